@@ -1,0 +1,188 @@
+"""Claiming a name: one conditional create, recognised as our own when its reply was lost.
+
+The token is drawn once per acquisition and reused on every re-send, and trust is counted from the first send.
+What a cancelled or failed claim may have left in the store is handed to the keeper, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from claimant._flows.breaker import failed
+from claimant._model.durations import in_words, margin_ms
+from claimant._model.events import Event
+from claimant._model.holding import State, Tenure, cleanup_of
+from claimant._model.ops import (
+    Create,
+    CreateReply,
+    Emit,
+    Flow,
+    Gate,
+    Granted,
+    Hand,
+    Held,
+    Jitter,
+    NewToken,
+    Now,
+    Renewed,
+    Repair,
+    RenewReply,
+    Report,
+    SleepUntil,
+    StoreAbsent,
+    StoreUnknown,
+)
+from claimant._model.value import LeaseValue, decode, holder_of
+
+SLACK_MS = 1_000
+"""How much more than its own lifetime a lease may have left before its lifetime counts as broken."""
+SENDS = 4
+"""How often one acquisition's create is sent at most, within one deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to claim. `deadline_ms` spans all sends; `max_run_ms` is where renewal will stop."""
+
+    name: str
+    key: str
+    label: str
+    lifetime_ms: int
+    max_run_ms: int
+    deadline_ms: int
+    stall_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """Granted."""
+
+    tenure: Tenure
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """Somebody else holds. `remaining_ms` is None for a key that no lifetime will ever end ("immortal")."""
+
+    holder: str
+    remaining_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No claim, for certain: the store is absent."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """The create may have been applied. Renewing `tenure` finds out; releasing it leaves nothing behind."""
+
+    tenure: Tenure
+    reason: str
+
+
+Claimed: TypeAlias = Got | HeldBy | Missing | Unsure
+
+
+def tenure_of(wanted: Wanted, token: str, sent_ms: int, state: State = State.KEPT) -> Tenure:
+    """The holder's side of an acquisition first sent at `sent_ms`."""
+    return Tenure(
+        name=wanted.name,
+        key=wanted.key,
+        value=LeaseValue(token, wanted.lifetime_ms, wanted.label).encode(),
+        token=token,
+        label=wanted.label,
+        lifetime_ms=wanted.lifetime_ms,
+        claimed_ms=sent_ms,
+        trust_until_ms=sent_ms + wanted.lifetime_ms - margin_ms(wanted.lifetime_ms),
+        end_ms=sent_ms + wanted.max_run_ms,
+        state=state,
+        stall_after_ms=wanted.stall_after_ms,
+        beat_ms=sent_ms,
+        accepted_ms=sent_ms,
+    )
+
+
+def acquire(wanted: Wanted) -> Flow[Claimed]:
+    """Claim `wanted` once. Contention, absence and doubt are values; nothing is raised for them."""
+    if not (yield Gate()):
+        return Missing("the store did not answer a moment ago, and is being probed")
+    token: str = yield NewToken()
+    first_ms: int = yield Now()
+    until_ms = first_ms + wanted.deadline_ms
+    tenure = tenure_of(wanted, token, first_ms)
+    create = Create(wanted.key, tenure.value, wanted.lifetime_ms, until_ms)
+    doubt = ""
+    try:
+        for send in range(SENDS):
+            reply: CreateReply = yield create
+            match reply:
+                case Granted():
+                    yield Report(ok=True)
+                    yield Hand(tenure)
+                    return Got(tenure)
+                case Held():
+                    yield Report(ok=True)
+                    remaining = yield from _mended(wanted, reply, until_ms)
+                    return HeldBy(holder_of(reply.value), remaining)
+                case StoreAbsent(reason) if not doubt:
+                    now: int = yield Now()
+                    yield from failed(wanted.name, reason, spent=now >= until_ms)
+                    return Missing(reason)
+                case StoreAbsent(reason) | StoreUnknown(reason):
+                    doubt = doubt or reason
+            now = yield Now()
+            if now >= until_ms or send == SENDS - 1:
+                break
+            nap: int = yield Jitter(min(5 << send, until_ms - now))
+            yield SleepUntil(now + nap)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield Hand(cleanup_of(tenure))
+        raise
+    now = yield Now()
+    yield from failed(wanted.name, doubt, spent=now >= until_ms)
+    tenure.state = State.UNCONFIRMED
+    return Unsure(tenure, doubt)
+
+
+def _mended(wanted: Wanted, held: Held, until_ms: int) -> Flow[int | None]:
+    """The holder's remaining time; a broken lifetime of one of our values is repaired first, never replaced.
+
+    A backward clock step or a PERSIST makes a healthy claim look immortal until its next renewal; its holder may
+    be alive, so the claim is given the lifetime that it was made with, and nothing else.
+    """
+    value = decode(held.value)
+    broken = held.remaining_ms is None or (value is not None and held.remaining_ms > value.lifetime_ms + SLACK_MS)
+    if not broken:
+        return held.remaining_ms
+    left = "no lifetime" if held.remaining_ms is None else f"{in_words(held.remaining_ms)} left"
+    if value is None:
+        yield Emit(
+            Event(
+                "lease.immortal",
+                wanted.name,
+                f"the key {wanted.key} holds {holder_of(held.value)} with {left}; it is not one of our leases and is left "
+                "alone. Delete it in the store, if nothing needs it",
+                "error",
+                {"key": wanted.key},
+            )
+        )
+        return held.remaining_ms
+    reply: RenewReply = yield Repair(wanted.key, held.value, value.lifetime_ms, until_ms)
+    if not isinstance(reply, Renewed):
+        return held.remaining_ms
+    yield Emit(
+        Event(
+            "lease.repaired",
+            wanted.name,
+            f"the lease of {value.label} had {left}, and was made with {in_words(value.lifetime_ms)}: given that again",
+            "warning",
+            {"holder": value.label, "lifetime_ms": value.lifetime_ms},
+        )
+    )
+    return value.lifetime_ms

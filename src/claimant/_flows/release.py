@@ -1,0 +1,65 @@
+"""Giving a claim back: only our own, as often as needed, and never at the caller's expense.
+
+A release that found nothing after an unanswered one is a success. What could not be released at once is the
+keeper's, until the lease has lapsed by itself.
+"""
+
+from __future__ import annotations
+
+from claimant._flows.breaker import failed
+from claimant._model.events import Event
+from claimant._model.holding import State, Tenure, cleanup_of
+from claimant._model.ops import (
+    Emit,
+    Flow,
+    Gate,
+    Hand,
+    NotOurs,
+    Now,
+    Release,
+    Released,
+    ReleaseReply,
+    Report,
+    StoreAbsent,
+    StoreUnknown,
+)
+
+
+def release(tenure: Tenure, deadline_ms: int) -> Flow[None]:
+    """Release `tenure`; waits at most one deadline, and not at all while the store is absent."""
+    if tenure.released:
+        return
+    tenure.released = True
+    before = tenure.state
+    if before is State.LOST:
+        return
+    rest = cleanup_of(tenure)
+    if not (yield Gate()):
+        yield Hand(rest)
+        return
+    now: int = yield Now()
+    try:
+        reply: ReleaseReply = yield Release(rest.key, rest.value, now + deadline_ms)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield Hand(rest)
+        raise
+    match reply:
+        case Released():
+            yield Report(ok=True)
+        case NotOurs():
+            yield Report(ok=True)
+            if before is State.KEPT:
+                yield Emit(
+                    Event(
+                        "lease.lapsed",
+                        tenure.name,
+                        "the claim was gone before its holder released it; another worker may have run meanwhile",
+                        "warning",
+                    )
+                )
+        case StoreAbsent(reason) | StoreUnknown(reason):
+            yield Hand(rest)
+            later: int = yield Now()
+            yield from failed(tenure.name, reason, spent=later >= now + deadline_ms)

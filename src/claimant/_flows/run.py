@@ -1,0 +1,425 @@
+"""One start of a job, from its slot to its outcome.
+
+The order of a slot: claim, read "done" after the claim, run, mark done durably, release. So no slot is ever run
+zero times; one effect per slot is the guard's promise, not this flow's. Nothing here masks the body's own
+exception or result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from claimant._flows.acquire import Got, HeldBy, Missing, Unsure, Wanted
+from claimant._flows.release import release
+from claimant._flows.wait import acquire_within
+from claimant._model import slots
+from claimant._model.durations import in_words
+from claimant._model.errors import LeaseLost, LedgerAbsent
+from claimant._model.events import Event, Level
+from claimant._model.holding import Tenure, cleanup_of
+from claimant._model.ops import Call, Emit, Flow, Hand, HostEpoch, NewToken, Now
+from claimant._model.outcome import RETRY_IN_MS, Answer, AnswerKind, Claim, Kind, Outcome
+from claimant._model.records import (
+    AnswerRow,
+    Began,
+    Begin,
+    Finish,
+    LedgerNow,
+    LedgerRequest,
+    RunStart,
+    Skip,
+    SlotClosed,
+    SlotState,
+)
+from claimant._model.stake import Stake
+
+T = TypeVar("T")
+
+
+class Absent(StrEnum):
+    """What a start does while the store is absent."""
+
+    PROCEED = "proceed"
+    SKIP = "skip"
+    WAIT = "wait"
+
+
+class Held(StrEnum):
+    """What a start does while somebody else holds the claim."""
+
+    SKIP = "skip"
+    WAIT = "wait"
+    STANDBY = "standby"
+
+
+class OnLoss(StrEnum):
+    """What a running body is told once its claim may no longer be trusted."""
+
+    GO_ON = "go-on"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a declaration fixed, and what this call adds to it (`lease_key`, `key`). Times are ms."""
+
+    name: str
+    lease_key: str
+    key: str
+    label: str
+    stake: Stake
+    guarded: bool
+    lifetime_ms: int
+    max_run_ms: int
+    deadline_ms: int
+    on_loss: OnLoss
+    held: Held = Held.SKIP
+    held_wait_ms: int = 0
+    absent: Absent = Absent.PROCEED
+    absent_wait_ms: int = 0
+    every_ms: int | None = None
+    stall_after_ms: int | None = None
+    attempts: int = 1
+    at_most_once: bool = False
+
+    @property
+    def stall_bound_ms(self) -> int:
+        """After a hang, the longest time until another worker may start; after a crash it is the lifetime."""
+        return (self.stall_after_ms or self.max_run_ms) + self.lifetime_ms
+
+    def wanted(self) -> Wanted:
+        """What to claim."""
+        return Wanted(
+            self.name, self.lease_key, self.label, self.lifetime_ms, self.max_run_ms, self.deadline_ms, self.stall_after_ms
+        )
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the body does that the flow must know: written by `Run`, read after the body ended."""
+
+    run_id: str
+    slot: str | None
+    tenure: Tenure | None
+    claim: Claim
+    plan: Plan
+    answers: list[Answer[Any]] = field(default_factory=list)
+    rows: list[AnswerRow] = field(default_factory=list)
+    still_open: list[Callable[[], bool]] = field(default_factory=list)
+    """One question per joined transaction: is the caller's transaction with this effect still open?"""
+
+
+class _Away:
+    """The ledger did not answer."""
+
+
+AWAY = _Away()
+
+
+def run(
+    plan: Plan,
+    body: Callable[[Journal], Any],
+    *,
+    encode: Callable[[Any], str | None],
+    decode: Callable[[str | None], Any],
+) -> Flow[Outcome[Any]]:
+    """Start the job once. `body(journal)` is the user's code; `encode`/`decode` keep its result as JSON text or not at all."""
+    slot: str | None = None
+    if plan.every_ms is not None:
+        now_epoch = yield from _ledger(plan, LedgerNow())
+        if now_epoch is AWAY:
+            if plan.at_most_once:
+                return (yield from _not_without_ledger(plan, slot))
+            now_epoch = yield HostEpoch()
+        slot = slots.text(slots.latest(plan.every_ms, now_epoch))
+
+    def closed() -> Flow[SlotClosed | None]:
+        if slot is None:
+            return None
+        state = yield from _ledger(plan, SlotState(plan.name, plan.key, slot, plan.attempts))
+        return state if isinstance(state, SlotClosed) else None
+
+    claimed = yield from _claim(plan, closed)
+    tenure: Tenure | None = None
+    claim = Claim.ABSENT
+    match claimed:
+        case SlotClosed():
+            return _done(plan, slot, claimed, decode)
+        case HeldBy(holder, remaining):
+            return (yield from _skipped(plan, slot, holder, remaining))
+        case Got(tenure):
+            claim = Claim.KEPT
+        case Unsure(tenure, reason):
+            if plan.absent is not Absent.PROCEED:
+                yield Hand(cleanup_of(tenure))
+                return (yield from _store_absent(plan, slot, Kind.UNKNOWN, reason))
+            claim = Claim.UNKNOWN
+            yield Hand(tenure)
+        case Missing(reason):
+            if plan.absent is not Absent.PROCEED:
+                return (yield from _store_absent(plan, slot, Kind.ABSENT, reason))
+    try:
+        outcome = yield from _claimed(plan, slot, tenure, claim, body, encode, decode)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if tenure is not None:
+            yield from release(tenure, plan.deadline_ms)
+        raise
+    if tenure is not None:
+        # The body has stopped by now: only then is the claim given back.
+        yield from release(tenure, plan.deadline_ms)
+    return outcome
+
+
+def _claim(plan: Plan, closed: Callable[[], Flow[SlotClosed | None]]) -> Flow[Any]:
+    wait_ms = {Held.SKIP: 0, Held.WAIT: plan.held_wait_ms, Held.STANDBY: None}[plan.held]
+    done = closed if plan.held is Held.STANDBY else None
+    return (yield from acquire_within(plan.wanted(), wait_ms, absent_wait_ms=plan.absent_wait_ms, until_done=done))
+
+
+def _claimed(
+    plan: Plan,
+    slot: str | None,
+    tenure: Tenure | None,
+    claim: Claim,
+    body: Callable[[Journal], Any],
+    encode: Callable[[Any], str | None],
+    decode: Callable[[str | None], Any],
+) -> Flow[Outcome[Any]]:
+    run_id: str = yield NewToken()
+    start = RunStart(
+        run_id=run_id,
+        job=plan.name,
+        key=plan.key,
+        slot=slot,
+        stake=plan.stake.value,
+        claim=claim.value,
+        holder=plan.label,
+        lifetime_ms=plan.lifetime_ms,
+        stall_bound_ms=plan.stall_bound_ms,
+        max_run_ms=plan.max_run_ms,
+        guarded=plan.guarded,
+    )
+    begun = yield from _ledger(plan, Begin(start, plan.attempts, close_at_start=plan.at_most_once))
+    match begun:
+        case SlotClosed():
+            return _done(plan, slot, begun, decode)
+        case Began(overlapping=overlapping) if overlapping and not plan.guarded:
+            yield Emit(
+                Event(
+                    "run.overlap",
+                    plan.name,
+                    f"{overlapping} other run(s) of this job have not ended; nothing guards it, so both do the work",
+                    "warning",
+                    {"run_id": run_id, "overlapping": overlapping},
+                )
+            )
+        case _ if begun is AWAY and plan.at_most_once:
+            return (yield from _not_without_ledger(plan, slot))
+    if claim is not Claim.KEPT:
+        yield Emit(
+            Event("run.unclaimed", plan.name, f"runs without a claim ({claim.value})", "warning", {"run_id": run_id})
+        )
+    journal = Journal(run_id, slot, tenure, claim, plan)
+    started: int = yield Now()
+    if tenure is not None:
+        tenure.beat_ms = started
+    try:
+        result = yield Call(lambda: body(journal))
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        outcome = yield from _ended_badly(plan, journal, start, started, error)
+        if outcome is None:
+            raise
+        return outcome
+    return (yield from _ended(plan, journal, start, started, result, encode))
+
+
+def _ended(
+    plan: Plan, journal: Journal, start: RunStart, started: int, result: Any, encode: Callable[[Any], str | None]
+) -> Flow[Outcome[Any]]:
+    kind, reason = _verdict(plan, journal)
+    if plan.guarded and not journal.answers:
+        yield Emit(
+            Event(
+                "guard.unused",
+                plan.name,
+                "the run ended without using the guard that the job declares: nothing kept its effect from happening twice",
+                "warning",
+                {"run_id": journal.run_id},
+            )
+        )
+    kept = encode(result) if kind in (Kind.RAN, Kind.UNCOMMITTED) else None
+    claim = yield from _finish(plan, journal, start, started, kind.value, reason, close=kind is Kind.RAN, result=kept)
+    retry_in = RETRY_IN_MS / 1000 if kind in (Kind.UNKNOWN, Kind.STOPPED) else None
+    return Outcome(
+        kind,
+        claim,
+        plan.name,
+        reason,
+        result,
+        journal.slot,
+        journal.run_id,
+        retry_in,
+        tuple(journal.answers),
+    )
+
+
+def _verdict(plan: Plan, journal: Journal) -> tuple[Kind, str]:
+    """What the guards' last word makes of a body that returned."""
+    last = {answer.operation: answer for answer in journal.answers}.values()
+    for answer in last:
+        if answer.kind in (AnswerKind.MISMATCH, AnswerKind.REFUSED):
+            return Kind.STOPPED, f"{answer.operation}: {answer.kind.value}: {answer.reason}"
+    for answer in last:
+        if answer.kind in (AnswerKind.IN_FLIGHT, AnswerKind.UNKNOWN):
+            return Kind.UNKNOWN, f"{answer.operation}: {answer.kind.value}: {answer.reason}"
+    if any(still_open() for still_open in journal.still_open):
+        return Kind.UNCOMMITTED, "the caller's transaction with the effect is still open"
+    duplicates = sum(answer.kind is AnswerKind.DUPLICATE for answer in journal.answers)
+    return Kind.RAN, f"{duplicates} duplicate attempt(s) rejected by the guard" if duplicates else ""
+
+
+def _ended_badly(
+    plan: Plan, journal: Journal, start: RunStart, started: int, error: BaseException
+) -> Flow[Outcome[Any] | None]:
+    """Record a body that raised. The outcome where it stopped because of a loss; None where its exception goes on."""
+    if isinstance(error, LeaseLost):
+        reason = str(error)
+        claim = yield from _finish(plan, journal, start, started, Kind.STOPPED.value, reason, close=False)
+        return Outcome(
+            Kind.STOPPED,
+            claim,
+            plan.name,
+            reason,
+            None,
+            journal.slot,
+            journal.run_id,
+            RETRY_IN_MS / 1000,
+            tuple(journal.answers),
+        )
+    reason = f"{type(error).__name__}: {error}"[:500]
+    yield from _finish(plan, journal, start, started, "failed", reason, close=False)
+    return None
+
+
+def _finish(
+    plan: Plan,
+    journal: Journal,
+    start: RunStart,
+    started: int,
+    kind: str,
+    reason: str,
+    *,
+    close: bool,
+    result: str | None = None,
+) -> Flow[Claim]:
+    ended: int = yield Now()
+    tenure = journal.tenure
+    claim = journal.claim if tenure is None else tenure.claim(ended)
+    level: Level = "info" if kind == Kind.RAN else "warning"
+    took = ended - started
+    yield from _ledger(
+        plan,
+        Finish(
+            run_id=journal.run_id,
+            kind=kind,
+            claim=claim.value,
+            reason=reason,
+            took_ms=took,
+            close_slot=close and journal.slot is not None,
+            result=result,
+            answers=tuple(journal.rows),
+            renewals=0 if tenure is None else tenure.renewals,
+            worst_gap_ms=0 if tenure is None else tenure.worst_gap_ms,
+            start=start,
+        ),
+    )
+    yield Emit(
+        Event(
+            f"run.{kind}",
+            plan.name,
+            f"{kind} after {in_words(took)}, claim {claim.value}" + (f": {reason}" if reason else ""),
+            level,
+            {"run_id": journal.run_id, "slot": journal.slot, "claim": claim.value, "took_ms": took},
+        )
+    )
+    return claim
+
+
+def _ledger(plan: Plan, request: LedgerRequest) -> Flow[Any]:
+    """Ask the ledger; AWAY if it did not answer. What to do then is each caller's stated policy."""
+    try:
+        return (yield request)
+    except LedgerAbsent as error:
+        yield Emit(
+            Event(
+                "ledger.absent",
+                plan.name,
+                f"the ledger did not answer ({error}); what it should have recorded is kept for later where it can be",
+                "error",
+                {"request": type(request).__name__},
+            )
+        )
+        return AWAY
+
+
+def _done(plan: Plan, slot: str | None, closed: SlotClosed, decode: Callable[[str | None], Any]) -> Outcome[Any]:
+    return Outcome(
+        Kind.DONE,
+        Claim.NONE,
+        plan.name,
+        closed.reason or f"slot {slot} was done before",
+        decode(closed.result) if closed.completed else None,
+        slot,
+        closed.run_id,
+        completed=closed.completed,
+    )
+
+
+def _skipped(plan: Plan, slot: str | None, holder: str, remaining_ms: int | None) -> Flow[Outcome[Any]]:
+    left = "no end (immortal)" if remaining_ms is None else f"{in_words(remaining_ms)} left"
+    reason = f"held by {holder}, {left}"
+    streak = yield from _ledger(
+        plan, Skip(plan.name, plan.key, slot, Kind.HELD.value, holder, remaining_ms, reason, plan.label)
+    )
+    in_row = streak if isinstance(streak, int) else None
+    yield Emit(
+        Event(
+            "run.held",
+            plan.name,
+            reason if in_row is None else f"{reason}; skips in a row: {in_row}",
+            "info",
+            {"holder": holder, "remaining_ms": remaining_ms, "slot": slot, "in_row": in_row},
+        )
+    )
+    retry_ms = RETRY_IN_MS if remaining_ms is None else max(50, min(RETRY_IN_MS, remaining_ms))
+    return Outcome(
+        Kind.HELD,
+        Claim.NONE,
+        plan.name,
+        reason,
+        None,
+        slot,
+        None,
+        retry_ms / 1000,
+        details={"holder": holder, "remaining_ms": remaining_ms, "skips_in_row": in_row, "immortal": remaining_ms is None},
+    )
+
+
+def _store_absent(plan: Plan, slot: str | None, kind: Kind, reason: str) -> Flow[Outcome[Any]]:
+    text = f"the lease store is {kind.value} ({reason}), and absent={plan.absent.value}"
+    yield from _ledger(plan, Skip(plan.name, plan.key, slot, kind.value, "", None, text, plan.label))
+    yield Emit(Event(f"run.{kind.value}", plan.name, text, "warning", {"slot": slot}))
+    return Outcome(kind, Claim.NONE, plan.name, text, None, slot, None, RETRY_IN_MS / 1000)
+
+
+def _not_without_ledger(plan: Plan, slot: str | None) -> Flow[Outcome[Any]]:
+    text = 'the ledger is absent, and delivery="at-most-once" does not run what it cannot record first'
+    yield Emit(Event("run.absent", plan.name, text, "warning", {"slot": slot}))
+    return Outcome(Kind.ABSENT, Claim.NONE, plan.name, text, None, slot, None, RETRY_IN_MS / 1000)

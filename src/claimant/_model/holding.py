@@ -1,0 +1,117 @@
+"""A holder's side of one acquisition: what it may believe, until when, and why it stopped believing.
+
+Once handed over, a `Tenure` is written by the keeper's flow alone, but for `released`, `beat_ms` and `on_change`,
+which are the holder's. Each field has one writer and is replaced whole, so no lock is needed between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from claimant._model.outcome import Claim
+
+
+class State(StrEnum):
+    """Where a tenure stands."""
+
+    KEPT = "kept"
+    UNCONFIRMED = "unknown"
+    """The create was sent and never answered; a renewal's answer decides."""
+    ABSENT = "absent"
+    """The trust window ended without an answer from the store."""
+    LOST = "lost"
+    """The store answered that the claim is gone, and a new create was refused or not answered."""
+    STALLED = "stalled"
+    OVER = "over"
+
+
+ENDED = frozenset({State.LOST, State.STALLED, State.OVER})
+"""States that renewal never leaves again. An absent tenure may still be answered."""
+
+
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """One acquisition being held. Times are ms on the holder's clock.
+
+    `claimed_ms`: the first send of the create. `trust_until_ms`: how long the holder may believe. `end_ms`: where
+    renewal stops (`max_run`). `worst_gap_ms`: the longest time between two accepted sends.
+    """
+
+    name: str
+    key: str
+    value: str
+    token: str
+    label: str
+    lifetime_ms: int
+    claimed_ms: int
+    trust_until_ms: int
+    end_ms: int
+    state: State = State.KEPT
+    stall_after_ms: int | None = None
+    beat_ms: int = 0
+    accepted_ms: int = 0
+    renewals: int = 0
+    worst_gap_ms: int = 0
+    was_lost: bool = False
+    was_absent: bool = False
+    lapsed: bool = False
+    """Whether a whole lifetime had passed since the last accepted send when the loss was learned."""
+    reason: str = ""
+    released: bool = False
+    on_change: Callable[[Tenure], None] | None = None
+
+    def trusted(self, now_ms: int) -> bool:
+        """Whether the holder may believe that it holds, now. Believing is not acting: no guard may rest on it."""
+        return self.state is State.KEPT and not self.released and now_ms < self.trust_until_ms
+
+
+    @property
+    def ended(self) -> bool:
+        """Whether renewal has nothing to do here any more."""
+        return self.released or self.state in ENDED
+
+    def hole(self, now_ms: int) -> str:
+        """Through which hole a second attempt can have come, if there is one now."""
+        if self.lapsed or now_ms >= self.accepted_ms + self.lifetime_ms:
+            return "deadline passed"
+        if self.was_lost or self.state is State.LOST:
+            return "claim lost"
+        if self.state in (State.UNCONFIRMED, State.ABSENT) or self.was_absent:
+            return "store absent"
+        return "redelivered"
+
+    def claim(self, now_ms: int) -> Claim:
+        """What to write down about the claim so far. A loss stays written down after the name was claimed anew."""
+        if self.state in (State.STALLED, State.OVER):
+            return Claim(self.state.value)
+        if self.was_lost or self.state is State.LOST:
+            return Claim.LOST
+        if self.state is State.UNCONFIRMED:
+            return Claim.UNKNOWN
+        if self.was_absent or now_ms >= self.trust_until_ms:
+            return Claim.ABSENT
+        return Claim.KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """A token that may still be in the store and must not stay: released again and again until `until_ms`."""
+
+    name: str
+    key: str
+    value: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The breaker has opened: ask the store now and then whether it is back."""
+
+    at_ms: int
+
+
+def cleanup_of(tenure: Tenure) -> Cleanup:
+    """The clean-up of a tenure's token, until the lease would have lapsed by itself."""
+    return Cleanup(tenure.name, tenure.key, tenure.value, tenure.accepted_ms + tenure.lifetime_ms)

@@ -1,0 +1,186 @@
+"""What flows ask of the ledger, and the rows that evidence is made from.
+
+Instants are epoch milliseconds on the ledger's own clock, set by the ledger, never by a worker; spans are
+milliseconds measured by the worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from claimant._model.ops import Request
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRequest(Request):
+    """A request to the ledger. `LedgerAbsent` is raised where it does not answer within its deadline."""
+
+    waits: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNow(LedgerRequest):
+    """The ledger's clock. Reply: int, epoch ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """A run that is about to start. The ledger adds its own namespace; see `Begin`."""
+
+    run_id: str
+    job: str
+    key: str
+    """The key parts as text ("order_id=42"), or ""."""
+    slot: str | None
+    stake: str
+    claim: str
+    holder: str
+    lifetime_ms: int
+    stall_bound_ms: int
+    """After a hang: the longest time until a successor may start. After a crash it is `lifetime_ms`."""
+    max_run_ms: int
+    guarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(LedgerRequest):
+    """In one transaction: look whether the slot is closed, and if it is not, write that the run started.
+
+    `attempts`: how many failed runs of one slot are allowed (1: the first failure closes it). `close_at_start`:
+    mark the slot done now (at-most-once delivery). Reply: Began | SlotClosed.
+    """
+
+    run: RunStart
+    attempts: int = 1
+    close_at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The run is recorded. `overlapping`: other unfinished runs of the same job and key that are younger than their max_run."""
+
+    attempt: int = 1
+    overlapping: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClosed:
+    """The slot needs no run. `completed` is False where its attempts were used up by failures. `result` is JSON or None."""
+
+    run_id: str
+    completed: bool
+    result: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState(LedgerRequest):
+    """Look whether a slot is closed, without starting a run. Reply: SlotClosed | None."""
+
+    job: str
+    key: str
+    slot: str
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """A guard's answer in a run, copied to the ledger. `hole` says what made a duplicate possible, where known.
+
+    `hole`: "deadline passed", "claim lost", "store absent", "redelivered" (the claim was kept), or "".
+    `joined`: the answer was given inside the caller's own transaction, which may still roll back.
+    """
+
+    operation: str
+    kind: str
+    hole: str
+    joined: bool
+    lease_checked: str
+    """What the lease said right before the effect: "trusted", "not trusted", "absent", "off". It decided nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(LedgerRequest):
+    """The run ended. Closes the slot if `close_slot`, in the same transaction, durably. Reply: None.
+
+    `took_ms` is measured by the worker. `kind` is an outcome kind, or "failed" for a body that raised.
+    `renewals`: how many succeeded; `worst_gap_ms`: the longest time between two accepted renewals (or the claim).
+    """
+
+    run_id: str
+    kind: str
+    claim: str
+    reason: str
+    took_ms: int
+    close_slot: bool
+    result: str | None = None
+    answers: tuple[AnswerRow, ...] = ()
+    renewals: int = 0
+    worst_gap_ms: int = 0
+    start: RunStart | None = None
+    """The start again, for a ledger that was absent when the run began: written if it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSlot(LedgerRequest):
+    """Close the slot of a run that ended `uncommitted`: its transaction has committed since. Reply: None."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(LedgerRequest):
+    """A start that did not run. `kind` is "held" or "absent". Reply: int, skips in a row since the last run."""
+
+    job: str
+    key: str
+    slot: str | None
+    kind: str
+    holder: str
+    remaining_ms: int | None
+    reason: str
+    skipped_by: str
+
+
+LedgerReply: TypeAlias = int | Began | SlotClosed | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job (and key) as `status` sees it. Instants are epoch ms on the ledger's clock, or None."""
+
+    job: str
+    key: str
+    stake: str
+    guarded: bool
+    runs: int
+    failed: int
+    last_started: int | None
+    last_success: int | None
+    last_kind: str
+    last_reason: str
+    running_since: int | None
+    running_holder: str
+    skips_in_row: int
+    last_skip: int | None
+    last_skip_holder: str
+    last_skip_reason: str
+    duplicates: int
+    without_claim: int
+    unfinished: int
+    stall_bound_ms: int
+    last_slot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TallyRow:
+    """Rejected attempts by job and hole, with the work they wasted. `joined` ones may have rolled back."""
+
+    job: str
+    stake: str
+    hole: str
+    claim: str
+    joined: bool
+    count: int
+    wasted_ms: int
