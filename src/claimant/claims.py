@@ -1,0 +1,357 @@
+"""`Claimant`: one store, one ledger, and the jobs that are declared on them.
+
+Making one and declaring jobs touches no network and no file. The first start does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+from claimant._drive import blocking
+from claimant._drive.fork import on_fork
+from claimant._drive.keeper import Keeper
+from claimant._drive.ports import AsyncStorePort, LedgerPort, Observer, Store, StorePort
+from claimant._drive.process import Process
+from claimant._drive.worker import Worker
+from claimant._model.durations import Duration
+from claimant._model.errors import LedgerAbsent, Refused
+from claimant._model.events import Event
+from claimant._model.names import checked_name
+from claimant._model.ops import Request
+from claimant._model.records import CloseSlot
+from claimant._model.stake import Stake
+from claimant._model.value import clean_label
+from claimant.declaring import declare
+from claimant.embedded import default_ledger, default_store
+from claimant.guards import Once
+from claimant.holds import Hold
+from claimant.jobs import AsyncJob, Job, colour_of
+from claimant.ledger import Spooled, open_ledger
+from claimant.observe.logging import log_event
+from claimant.runs import AsyncRun, Run
+from claimant.stores import open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Cheap = Literal["rebuild", "scan", Stake.REBUILD, Stake.SCAN]
+Guarded = Literal["append", "money", Stake.APPEND, Stake.MONEY]
+Notify = Literal["notify", Stake.NOTIFY]
+Delivery = Literal["at-least-once", "at-most-once"]
+
+
+class Declares(Protocol):
+    """What `Claimant.job` returns: apply it to the body."""
+
+    @overload
+    def __call__(self, body: Callable[Concatenate[AsyncRun, P], Awaitable[T]], /) -> AsyncJob[P, T]: ...
+    @overload
+    def __call__(self, body: Callable[Concatenate[Run, P], T], /) -> Job[P, T]: ...
+
+
+def _store_of(target: object) -> Store:
+    """A `Store` as it is; anything else is a URL or a client to make one from."""
+    if all(hasattr(target, part) for part in ("capabilities", "blocking", "aio", "deadline_ms", "address")):
+        return cast("Store", target)
+    return open_store(target)
+
+
+class Claimant:
+    """Jobs of which one start at a time does the work, and guards that make a second attempt harmless.
+
+    `store`: a URL (`sqlite:PATH`, `memory:`, `redis://…`, `valkey://…`) or a ready redis-py or valkey-py client;
+    left out, the embedded store of this host. `ledger`: a URL (`sqlite:PATH`, `postgresql://…`); left out, the
+    embedded ledger of this host. `namespace` keeps deployments that share a store or a ledger apart.
+    `observers` are called with every event, after the one that logs it.
+
+    ```python
+    claims = Claimant("redis://localhost:6379/0", ledger="postgresql:///app", namespace="shop")
+    ```
+    """
+
+    def __init__(
+        self,
+        store: object = None,
+        /,
+        *,
+        ledger: str | None = None,
+        namespace: str = "",
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        self.namespace = checked_name(namespace, "namespace") if namespace else ""
+        self.store: Store = _store_of(default_store() if store is None else store)
+        self.ledger: LedgerPort = Spooled(
+            open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)
+        )
+        self.jobs: dict[str, Job[..., Any] | AsyncJob[..., Any]] = {}
+        self._keeper = Keeper(self.store)
+        self._process = Process((log_event, *observers), self._keeper.hand)
+        self._keeper.serve(self._process)
+        self._worker = Worker("claimant-ledger")
+        self._ports = threading.Lock()
+        self._port: StorePort | None = None
+        self._aio_port: AsyncStorePort | None = None
+        self._table: dict[type[Request], Callable[[Any], Any]] | None = None
+        self._aio_table: dict[type[Request], Callable[[Any], Any]] | None = None
+        on_fork(self)
+
+    def __repr__(self) -> str:
+        return f"<Claimant {self.store.address} ledger={self.ledger.address} namespace={self.namespace!r}>"
+
+    # -- declaring ----------------------------------------------------------------------------------------------
+
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        stake: Cheap,
+        guard: Once | None = ...,
+        every: Duration | None = ...,
+        key: Sequence[str] = ...,
+        lifetime: Duration = ...,
+        max_run: Duration | None = ...,
+        stall_after: Duration | None = ...,
+        held: str = ...,
+        absent: str | None = ...,
+        on_loss: Literal["go-on", "stop"] | None = ...,
+        attempts: int = ...,
+        cost: str | float | timedelta | None = ...,
+    ) -> Declares: ...
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        stake: Guarded,
+        guard: Once,
+        every: Duration | None = ...,
+        key: Sequence[str] = ...,
+        lifetime: Duration = ...,
+        max_run: Duration | None = ...,
+        stall_after: Duration | None = ...,
+        held: str = ...,
+        absent: str | None = ...,
+        on_loss: Literal["go-on", "stop"] | None = ...,
+        attempts: int = ...,
+        cost: str | float | timedelta | None = ...,
+    ) -> Declares: ...
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        stake: Notify,
+        delivery: Delivery,
+        guard: Once | None = ...,
+        every: Duration | None = ...,
+        key: Sequence[str] = ...,
+        lifetime: Duration = ...,
+        max_run: Duration | None = ...,
+        stall_after: Duration | None = ...,
+        held: str = ...,
+        absent: str | None = ...,
+        on_loss: Literal["go-on", "stop"] | None = ...,
+        attempts: int = ...,
+        cost: str | float | timedelta | None = ...,
+    ) -> Declares: ...
+    def job(
+        self,
+        name: str,
+        *,
+        stake: str,
+        guard: Once | None = None,
+        every: Duration | None = None,
+        key: Sequence[str] = (),
+        lifetime: Duration = "30s",
+        max_run: Duration | None = None,
+        stall_after: Duration | None = None,
+        held: str = "skip",
+        absent: str | None = None,
+        on_loss: str | None = None,
+        attempts: int = 1,
+        delivery: str | None = None,
+        cost: str | float | timedelta | None = None,
+    ) -> Declares:
+        """Declare a job; apply the result to its body, whose first parameter is the run.
+
+        `stake`: what one duplicate costs; it has no default. `guard`: where the second attempt is rejected.
+        `every`: a period; each of its slots is done once. `key`: the parameters that make another operation.
+        `lifetime`: how long the claim lives without renewal (renewed every third of it; it bounds the stall after a
+        crash). `max_run`: where renewal ends. `stall_after`: where renewal ends without a beat. `held`: "skip",
+        "wait:30s" or "standby". `absent`: "proceed", "skip" or "wait:5m" while the store is absent; derived from
+        stake and guard. `on_loss`: "go-on" or "stop" once the claim is lost; rebuild and scan go on. `attempts`:
+        failed runs allowed per slot. `delivery`: for notify, which of two and none is worse. `cost`: what one
+        duplicate costs, for reports. Durations are seconds, a `timedelta`, or text such as "30s".
+
+        Raises `Refused`, with what to write instead, for everything that cannot be made safe.
+        """
+        if name in self.jobs:
+            raise Refused(
+                "CLM002",
+                f"{name}: a job of this name is declared already; two jobs must not share one",
+                name=name,
+            )
+        declared = declare(
+            name,
+            stake=stake,
+            guard=guard,
+            every=every,
+            key=key,
+            lifetime=lifetime,
+            max_run=max_run,
+            stall_after=stall_after,
+            held=held,
+            absent=absent,
+            on_loss=on_loss,
+            attempts=attempts,
+            delivery=delivery,
+            cost=cost,
+            shortest_lifetime_ms=self.store.capabilities.shortest_ms,
+        )
+        if every is not None and self.ledger.host_local and not self.store.capabilities.host_local:
+            raise Refused(
+                "CLM050",
+                f"{name}: every= on a store that other hosts share ({self.store.address}) needs a ledger that they share too: "
+                "with a ledger per host, each host would do each slot. Give Claimant ledger='postgresql://…'",
+                name=name,
+            )
+
+        def decorate(body: Callable[..., Any], /) -> Any:
+            job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(self, declared, body)
+            if name in self.jobs:
+                raise Refused("CLM002", f"{name}: this declaration was applied to two bodies", name=name)
+            self.jobs[name] = job
+            return job
+
+        return decorate
+
+    def hold(
+        self,
+        name: str,
+        *,
+        stake: Cheap,
+        max_run: Duration,
+        wait: Duration | Literal[0] = 0,
+        lifetime: Duration = "30s",
+    ) -> Hold:
+        """Hold a claim for a block of code: `with` or `async with`, giving a `Lease`. For rebuild and scan only.
+
+        `max_run`: where renewal ends. `wait`: how long to wait for a holder. Raises `NotDone` where somebody else
+        holds it; where the store is absent the block runs, and `lease.cause` says "absent".
+        """
+        return Hold(self, name, stake=stake, max_run=max_run, wait=wait, lifetime=lifetime)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """How this process names itself as a holder: host and process id."""
+        return clean_label(f"{socket.gethostname()}:{os.getpid()}")
+
+    @property
+    def deadline_ms(self) -> int:
+        """The store deadline of one claim, in ms; `?deadline=` on the store's URL."""
+        return self.store.deadline_ms
+
+    def handlers(self) -> dict[type[Request], Callable[[Any], Any]]:
+        """What a flow may ask, answered on the calling thread."""
+        table = self._table
+        if table is None:
+            with self._ports:
+                if self._port is None:
+                    self._port = self.store.blocking()
+                self._table = table = blocking.handlers(self._process, self._port, self.ledger)
+        return table
+
+    def aio_handlers(self) -> dict[type[Request], Callable[[Any], Any]]:
+        """What a flow may ask, answered on the running event loop."""
+        table = self._aio_table
+        if table is None:
+            # asyncio costs more to import than the rest of claimant: only an asyncio program pays for it.
+            from claimant._drive import aio
+
+            with self._ports:
+                if self._aio_port is None:
+                    self._aio_port = self.store.aio()
+                self._aio_table = table = aio.handlers(
+                    self._process, self._aio_port, self.ledger, self._worker
+                )
+        return table
+
+    def emit(self, event: Event) -> None:
+        """Tell the observers."""
+        self._process.emit(event)
+
+    def close_slot(self, run_id: str) -> None:
+        """Close the slot of a run whose caller has committed since; a ledger that is away leaves it open."""
+
+        def close() -> None:
+            try:
+                self.ledger.call(CloseSlot(run_id))
+            except LedgerAbsent as error:
+                self.emit(
+                    Event(
+                        "ledger.absent",
+                        "",
+                        f"a slot stays open, though its work was committed ({error})",
+                        "error",
+                    )
+                )
+
+        self._worker.submit(close)
+
+    def forget_outage(self) -> None:
+        """Close the breaker: the next start asks the store again at once."""
+        self._process.forget()
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """A forked child starts over, and owns nothing of its parent's."""
+        for port in (self._port, self._aio_port):
+            if port is not None:
+                port.forget()
+        self.ledger.forget()
+        self._ports = threading.Lock()
+        self._port = self._aio_port = None
+        self._table = self._aio_table = None
+
+    def close(self) -> None:
+        """Stop the keeper and close connections. What is still held lapses. The object may be used again."""
+        self._keeper.close(self.deadline_ms / 1_000)
+        with self._ports:
+            port, self._port, self._table = self._port, None, None
+        if port is not None:
+            port.close()
+        self.ledger.close()
+
+    async def aclose(self) -> None:
+        """`close()` under asyncio."""
+        with self._ports:
+            port, self._aio_port, self._aio_table = self._aio_port, None, None
+        if port is not None:
+            await port.aclose()
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,132 @@
+"""What `status`, `leases` and `init` read and do, for `main` to print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from claimant import guards
+from claimant._drive import clock
+from claimant._drive.ports import LeaseRow
+from claimant._model.durations import in_words
+from claimant._model.errors import ClaimantError, Refused
+from claimant._model.names import job_key, shown
+from claimant._model.records import JobRow
+from claimant._model.value import holder_of
+from claimant.embedded import default_ledger, default_store
+from claimant.evidence import Report, report
+from claimant.ledger import init as init_ledger
+from claimant.ledger import open_ledger, sql_for
+from claimant.stores import open_store
+
+PATIENCE_MS = 3_000
+"""How long a command waits for the store: a person asks, so longer than a job may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the ledger and the store say, and what could not be asked."""
+
+    report: Report
+    notes: tuple[str, ...]
+    rejections: tuple[guards.Rejection, ...]
+    name: str | None
+
+    @property
+    def jobs(self) -> tuple[Any, ...]:
+        """The jobs found."""
+        return self.report.jobs
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        lines = self.report.lines()
+        if not self.jobs:
+            what = "no job" if self.name is None else f"no job named {shown(self.name)}"
+            lines.append(f"{what} has started or skipped in this ledger and namespace")
+        lines += [
+            f"guard: {shown(row.job)} ({row.stake}): {row.count} {row.cause} rejected, {row.hole or 'cause not known'}"
+            for row in self.rejections
+        ]
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        counted = [
+            {"job": row.job, "stake": row.stake, "cause": row.cause, "hole": row.hole, "count": row.count}
+            for row in self.rejections
+        ]
+        return {**self.report.as_dict(), "rejections": counted, "notes": list(self.notes)}
+
+
+def read_status(store: str | None, ledger: str | None, namespace: str, name: str | None, guard: str | None) -> Status:
+    """Read the ledger, and the store if it answers: a status is worth most while it does not."""
+    book = open_ledger(ledger or default_ledger(), namespace=namespace)
+    notes: list[str] = []
+    try:
+        jobs, tallies, now = book.jobs(name), book.tallies(name), book.now()
+    finally:
+        book.close()
+    rows: dict[str, LeaseRow] | None = None
+    try:
+        rows = {row.key: row for row in _scan(store, namespace)}
+    except ClaimantError as error:
+        notes.append(f"the lease store was not asked: {error}")
+
+    def lease_of(job: JobRow) -> LeaseRow | None:
+        return None if rows is None else rows.get(job_key(namespace, job.job, job.key))
+
+    judged = report(jobs, tallies, now, lease_of=lease_of, asked=rows is not None)
+    counted = () if guard is None else tuple(guards.rejections(guard, name))
+    return Status(judged, tuple(notes), counted, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One claim, for people."""
+
+    name: str
+    holder: str
+    remaining_ms: int | None
+
+    def line(self) -> str:
+        """One line."""
+        left = "no end (immortal)" if self.remaining_ms is None else f"{in_words(self.remaining_ms)} left"
+        return f"{self.name}: held by {self.holder}, {left}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"name": self.name, "holder": self.holder, "remaining_ms": self.remaining_ms}
+
+
+def read_leases(store: str | None, namespace: str) -> list[Shown]:
+    """The claims of a namespace, by name."""
+    prefix = job_key(namespace, "")
+    found = [
+        Shown(shown(": ".join(map(unquote, row.key.removeprefix(prefix).split(":")))), holder_of(row.value), row.remaining_ms)
+        for row in _scan(store, namespace)
+    ]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _scan(store: str | None, namespace: str) -> list[LeaseRow]:
+    opened = open_store(store or default_store())
+    port = opened.blocking()
+    try:
+        return list(port.scan(job_key(namespace, ""), clock.now_ms() + PATIENCE_MS))
+    finally:
+        port.close()
+
+
+def initialise(ledger: str | None, guard: str | None, *, show_sql: bool) -> list[str]:
+    """Make tables, or show the statements. Says what was done."""
+    if ledger is None and guard is None:
+        raise Refused("CLM072", "init makes tables: say where, with --ledger URL, --guard URL, or both")
+    said: list[str] = []
+    if ledger is not None:
+        said.append(sql_for(ledger) if show_sql else f"ledger tables are in {init_ledger(ledger)}")
+    if guard is not None:
+        declared = guards.once(guard)
+        said.append(guards.schema_sql(declared.dialect) if show_sql else f"guard tables are in {guards.init(guard)}")
+    return said
+

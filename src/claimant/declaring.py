@@ -1,0 +1,305 @@
+"""What a job's declaration fixes, and everything that it refuses, with what to write instead.
+
+Nothing here touches a network, a file or a clock.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from claimant._flows.run import Absent, Held, OnLoss
+from claimant._model.durations import duration_ms, in_words, lifetime_ms
+from claimant._model.errors import Refused
+from claimant._model.names import checked_name
+from claimant._model.operation import Operation, fingerprint_of, identify, part_text
+from claimant._model.stake import Stake, checked_stake
+from claimant.guards import Once
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+DELIVERIES = ("at-least-once", "at-most-once")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A job's declaration, checked. Times are ms."""
+
+    name: str
+    stake: Stake
+    guard: Once | None
+    every_ms: int | None
+    key: tuple[str, ...]
+    lifetime_ms: int
+    max_run_ms: int
+    stall_after_ms: int | None
+    held: Held
+    held_wait_ms: int
+    absent: Absent
+    absent_wait_ms: int
+    on_loss: OnLoss
+    attempts: int
+    at_most_once: bool
+    cost: str | None
+
+
+def declare(
+    name: str,
+    *,
+    stake: object,
+    guard: object,
+    every: object,
+    key: object,
+    lifetime: object,
+    max_run: object,
+    stall_after: object,
+    held: object,
+    absent: object,
+    on_loss: object,
+    attempts: object,
+    delivery: object,
+    cost: object,
+    shortest_lifetime_ms: int,
+) -> Declared:
+    """Check a declaration. Raises `Refused` for what cannot be made safe."""
+    checked_name(name)
+    what = checked_stake(stake, name=name)
+    guarded = _guard(name, what, guard)
+    _delivery(name, what, delivery)
+    every_ms = None if every is None else _every(name, every)
+    max_run_ms = _default_max_run(every_ms) if max_run is None else duration_ms(max_run, "max_run", name=name)
+    how_held, held_wait = _held(name, held, every_ms)
+    how_absent, absent_wait = _absent(name, absent, what, guarded, delivery)
+    return Declared(
+        name=name,
+        stake=what,
+        guard=guarded,
+        every_ms=every_ms,
+        key=_key(name, key),
+        lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=shortest_lifetime_ms),
+        max_run_ms=max_run_ms,
+        stall_after_ms=None if stall_after is None else duration_ms(stall_after, "stall_after", name=name),
+        held=how_held,
+        held_wait_ms=held_wait,
+        absent=how_absent,
+        absent_wait_ms=absent_wait,
+        on_loss=_on_loss(name, on_loss, what),
+        attempts=_attempts(name, attempts, every_ms),
+        at_most_once=delivery == "at-most-once",
+        cost=None if cost is None else str(cost),
+    )
+
+
+def _guard(name: str, stake: Stake, guard: object) -> Once | None:
+    if guard is not None and not isinstance(guard, Once):
+        raise Refused(
+            "CLM024",
+            f"{name}: guard={guard!r} is not a guard. Write guard=once('postgresql:///app') with the database that the effect "
+            "lands in",
+            name=name,
+        )
+    if guard is None and stake.needs_guard:
+        how = (
+            "guard=once(db, constraint='your_unique_index'), or guard=once(db)"
+            if stake is Stake.APPEND
+            else "guard=once(db), where db is the database that holds the money's rows"
+        )
+        raise Refused(
+            "CLM021",
+            f"{name}: stake={stake.value!r} never rides on the lease alone: the lease can be lost while the work runs, and "
+            f"nobody is told. Add {how}, and do the effect with run.once(conn, effect)",
+            name=name,
+        )
+    return guard
+
+
+def _delivery(name: str, stake: Stake, delivery: object) -> None:
+    if delivery is not None and delivery not in DELIVERIES:
+        raise Refused(
+            "CLM022",
+            f"{name}: delivery={delivery!r} must be one of {', '.join(map(repr, DELIVERIES))}",
+            name=name,
+        )
+    if stake is Stake.NOTIFY and delivery is None:
+        raise Refused(
+            "CLM022",
+            f'{name}: stake="notify" must say which is worse: delivery="at-least-once" (a person may get two messages) or '
+            'delivery="at-most-once" (a person may get none)',
+            name=name,
+        )
+    if stake is not Stake.NOTIFY and delivery is not None:
+        raise Refused("CLM023", f'{name}: delivery= is for stake="notify" only; leave it out', name=name)
+
+
+def _every(name: str, every: object) -> int:
+    every_ms = duration_ms(every, "every", name=name)
+    if every_ms < 1_000:
+        raise Refused(
+            "CLM013",
+            f"{name}: every={every!r} is shorter than a second; use a loop of your own for that",
+            name=name,
+        )
+    return every_ms
+
+
+def _default_max_run(every_ms: int | None) -> int:
+    return DAY_MS if every_ms is None else min(max(4 * every_ms, HOUR_MS), DAY_MS)
+
+
+def _waiting(name: str, what: str, text: str) -> int:
+    return duration_ms(text.removeprefix("wait:"), f'{what}="wait:…"', name=name)
+
+
+def _held(name: str, held: object, every_ms: int | None) -> tuple[Held, int]:
+    if isinstance(held, str) and held.startswith("wait:"):
+        return Held.WAIT, _waiting(name, "held", held)
+    if held == "standby" and every_ms is None:
+        raise Refused(
+            "CLM015",
+            f'{name}: held="standby" waits until the slot is done, and needs every=; use "wait:30s" instead',
+            name=name,
+        )
+    if held in ("skip", "standby"):
+        return Held(held), 0
+    raise Refused(
+        "CLM014", f'{name}: held={held!r} must be "skip", "wait:30s" (any duration) or "standby"', name=name
+    )
+
+
+def _absent(
+    name: str, absent: object, stake: Stake, guard: Once | None, delivery: object
+) -> tuple[Absent, int]:
+    if absent is None:
+        return (Absent.SKIP if delivery == "at-most-once" and guard is None else Absent.PROCEED), 0
+    if isinstance(absent, str) and absent.startswith("wait:"):
+        return Absent.WAIT, _waiting(name, "absent", absent)
+    if absent == "skip":
+        return Absent.SKIP, 0
+    if absent == "proceed":
+        if delivery == "at-most-once" and guard is None:
+            raise Refused(
+                "CLM025",
+                f'{name}: absent="proceed" with delivery="at-most-once": without the store nothing would keep a second '
+                'message away. Use absent="skip", or delivery="at-least-once"',
+                name=name,
+            )
+        return Absent.PROCEED, 0
+    raise Refused(
+        "CLM026",
+        f'{name}: absent={absent!r} must be "proceed", "skip" or "wait:5m" (any duration)',
+        name=name,
+    )
+
+
+def _on_loss(name: str, on_loss: object, stake: Stake) -> OnLoss:
+    if on_loss is None:
+        return OnLoss.GO_ON if stake.cheap else OnLoss.STOP
+    if on_loss in ("go-on", "stop"):
+        return OnLoss(on_loss)
+    raise Refused("CLM016", f'{name}: on_loss={on_loss!r} must be "go-on" or "stop"', name=name)
+
+
+def _attempts(name: str, attempts: object, every_ms: int | None) -> int:
+    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise Refused(
+            "CLM017", f"{name}: attempts={attempts!r} must be a whole number of at least 1", name=name
+        )
+    if attempts > 1 and every_ms is None:
+        raise Refused(
+            "CLM017",
+            f"{name}: attempts= counts the failed runs of one slot, and needs every=; for keyed work, let the queue retry",
+            name=name,
+        )
+    return attempts
+
+
+def _key(name: str, key: object) -> tuple[str, ...]:
+    if (
+        isinstance(key, str)
+        or not isinstance(key, Sequence)
+        or not all(isinstance(part, str) for part in key)
+    ):
+        raise Refused(
+            "CLM030",
+            f'{name}: key={key!r} must be a list of parameter names, e.g. key=["order_id"]',
+            name=name,
+        )
+    if len(set(key)) != len(key):
+        raise Refused("CLM030", f"{name}: key={key!r} names a parameter twice", name=name)
+    return tuple(key)
+
+
+def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signature:
+    """The job's own signature: the body's without `run`. Raises `Refused` where key and parameters do not fit."""
+    name = declared.name
+    signature = inspect.signature(body)
+    parameters = list(signature.parameters.values())
+    first = parameters[0] if parameters else None
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise Refused(
+            "CLM036",
+            f"{name}: the body must take the run as its first parameter: def {_name(body)}(run, …)",
+            name=name,
+        )
+    rest = parameters[1:]
+    names = {parameter.name for parameter in rest}
+    for part in declared.key:
+        if part not in names:
+            listed = ", ".join(sorted(names)) or "none"
+            raise Refused(
+                "CLM030",
+                f"{name}: key names {part!r}, which is not a parameter of the body ({listed})",
+                name=name,
+            )
+        if signature.parameters[part].kind in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.VAR_KEYWORD,
+        ):
+            raise Refused(
+                "CLM030",
+                f"{name}: key names {part!r}, which collects several arguments; name a single one",
+                name=name,
+            )
+    if rest and not declared.key and declared.every_ms is None:
+        raise Refused(
+            "CLM032",
+            f"{name}: the body takes {', '.join(sorted(names))}, and nothing says which of them make it another operation: "
+            f'two different calls would count as one and the second be dropped. Add key=["{rest[0].name}"] (the '
+            "parameters that name what must happen once), or every= for a periodic job",
+            name=name,
+        )
+    return signature.replace(parameters=rest)
+
+
+def _name(body: Callable[..., Any]) -> str:
+    return getattr(body, "__name__", "body")
+
+
+def parts_of(declared: Declared, arguments: dict[str, object]) -> dict[str, str]:
+    """The key's parts as text, in the declared order."""
+    return {part: part_text(arguments[part], what=part, name=declared.name) for part in declared.key}
+
+
+def operation_of(
+    declared: Declared, parts: dict[str, str], slot: str | None, arguments: dict[str, object]
+) -> Operation | None:
+    """What must happen once in this call: by key, by slot, or both; None where neither names it."""
+    if not parts and slot is None:
+        return None
+    named = parts if slot is None else {**parts, "slot": slot}
+    outside = {name: value for name, value in arguments.items() if name not in declared.key}
+    return identify(declared.name, named, fingerprint_of(outside))
+
+
+def policy_lines(declared: Declared, *, host_local_ledger: bool) -> list[str]:
+    """What was declared and derived, one sentence each, for `status NAME`."""
+    del host_local_ledger
+    guard = "no guard" if declared.guard is None else f"guard: {declared.guard.describe()}"
+    return [
+        f"stake {declared.stake.value}, {guard}",
+        f"after a crash, another worker starts within {in_words(declared.lifetime_ms)} and the next trigger",
+        f"while the store is absent: {declared.absent.value}",
+        f"when the claim is lost: {declared.on_loss.value}",
+    ]

@@ -1,0 +1,100 @@
+"""`Claimant.hold`: a claim for a block of code, where a duplicate only wastes work."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from claimant._drive import blocking
+from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure, Wanted
+from claimant._flows.release import release
+from claimant._flows.run import Absent, OnLoss
+from claimant._flows.wait import acquire_within
+from claimant._model.durations import duration_ms, in_words, lifetime_ms
+from claimant._model.errors import NotDone, Refused
+from claimant._model.holding import Tenure
+from claimant._model.names import checked_name, lease_key
+from claimant._model.ops import Flow, Hand
+from claimant._model.outcome import RETRY_IN_MS
+from claimant._model.stake import checked_stake
+from claimant.leases import Lease
+
+if TYPE_CHECKING:
+    from claimant.claims import Claimant
+
+
+class Hold:
+    """One use of `claims.hold(…)`: `with` or `async with`, once."""
+
+    def __init__(
+        self, claims: Claimant, name: str, *, stake: object, max_run: object, wait: object, lifetime: object
+    ) -> None:
+        checked_name(name, "a lease's name")
+        if not checked_stake(stake, name=name).cheap:
+            raise Refused(
+                "CLM027",
+                f"{name}: hold() is a lease alone, and stake={stake!r} needs more. Declare a job with guard=once(db) and do the "
+                "effect with run.once(conn, effect)",
+                name=name,
+            )
+        self._claims = claims
+        self._wait_ms = (
+            0 if wait == 0 and not isinstance(wait, bool) else duration_ms(wait, "wait", name=name)
+        )
+        self._wanted = Wanted(
+            name=name,
+            key=lease_key(claims.namespace, name),
+            label=claims.label,
+            lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=claims.store.capabilities.shortest_ms),
+            max_run_ms=duration_ms(max_run, "max_run", name=name),
+            deadline_ms=claims.deadline_ms,
+        )
+        self._tenure: Tenure | None = None
+
+    def _claim(self) -> Flow[Claimed]:
+        claimed: Claimed = yield from acquire_within(self._wanted, self._wait_ms)
+        if isinstance(claimed, Unsure):
+            yield Hand(claimed.tenure)
+        return claimed
+
+    def _lease(self, claimed: Claimed, give_back: Any) -> Lease:
+        name = self._wanted.name
+        match claimed:
+            case HeldBy(holder, remaining):
+                left = "no end (immortal)" if remaining is None else f"{in_words(remaining)} left"
+                retry_ms = RETRY_IN_MS if remaining is None else max(50, min(RETRY_IN_MS, remaining))
+                raise NotDone(
+                    f"{name}: held by {holder}, {left}", retry_in=retry_ms / 1000, reason="held", name=name
+                )
+            case Got(tenure) | Unsure(tenure):
+                self._tenure = tenure
+            case Missing():
+                self._tenure = None
+        return Lease(name, self._tenure, on_loss=OnLoss.GO_ON, absent=Absent.PROCEED, give_back=give_back)
+
+    def _give_back(self) -> Flow[None]:
+        if self._tenure is not None:
+            yield from release(self._tenure, self._wanted.deadline_ms)
+
+    def _release(self) -> None:
+        blocking.run(self._give_back(), self._claims.handlers())
+
+    def __enter__(self) -> Lease:
+        return self._lease(blocking.run(self._claim(), self._claims.handlers()), self._release)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    async def __aenter__(self) -> Lease:
+        from claimant._drive import aio  # see claims.py
+
+        return self._lease(await aio.run(self._claim(), self._claims.aio_handlers()), self._release)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from claimant._drive import aio  # see claims.py
+
+        await aio.run(self._give_back(), self._claims.aio_handlers())

@@ -1,0 +1,149 @@
+"""Jobs: a declaration and a body. The body's colour decides: `def` makes a `Job`, `async def` an `AsyncJob`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from claimant._drive import blocking
+from claimant._flows.run import Journal, Plan, run
+from claimant._model.errors import Refused
+from claimant._model.names import job_key, key_text
+from claimant._model.ops import Flow
+from claimant._model.outcome import Outcome
+from claimant.declaring import Declared, operation_of, parts_of, signature_of
+from claimant.leases import Lease
+from claimant.runs import AsyncRun, Run
+
+if TYPE_CHECKING:
+    from claimant.claims import Claimant
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R", Run, AsyncRun)
+
+LARGEST_RESULT = 65_536
+"""Characters of a result's JSON that are kept with a slot; larger ones are not kept, and the work still counts."""
+
+
+def encode_result(result: object) -> str | None:
+    """The result as JSON text, or None where it has none or is too large to keep."""
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if len(text) <= LARGEST_RESULT else None
+
+
+def decode_result(text: str | None) -> Any:
+    """The result that `encode_result` kept."""
+    return None if text is None else json.loads(text)
+
+
+class _Declaration(Generic[P, T]):
+    """What both colours share: the declaration, and how one call becomes a flow."""
+
+    def __init__(self, claims: Claimant, declared: Declared, body: Callable[..., Any]) -> None:
+        self.body = body
+        self.name = declared.name
+        self._claims = claims
+        self._declared = declared
+        functools.update_wrapper(self, body)
+        # Frameworks read this: `run` is ours to pass, and not theirs to ask for.
+        self.__signature__ = signature_of(body, declared)
+        run_parameter = next(iter(inspect.signature(body).parameters))
+        self.__annotations__ = {
+            name: note
+            for name, note in getattr(body, "__annotations__", {}).items()
+            if name not in (run_parameter, "return")
+        }
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} stake={self._declared.stake.value}>"
+
+    def _plan(self, parts: dict[str, str]) -> Plan:
+        declared, claims = self._declared, self._claims
+        key = key_text(parts)
+        return Plan(
+            name=declared.name,
+            lease_key=job_key(claims.namespace, declared.name, key),
+            key=key,
+            label=claims.label,
+            stake=declared.stake,
+            guarded=declared.guard is not None,
+            lifetime_ms=declared.lifetime_ms,
+            max_run_ms=declared.max_run_ms,
+            deadline_ms=claims.deadline_ms,
+            on_loss=declared.on_loss,
+            held=declared.held,
+            held_wait_ms=declared.held_wait_ms,
+            absent=declared.absent,
+            absent_wait_ms=declared.absent_wait_ms,
+            every_ms=declared.every_ms,
+            stall_after_ms=declared.stall_after_ms,
+            attempts=declared.attempts,
+            at_most_once=declared.at_most_once,
+        )
+
+    def _start(
+        self, colour: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Flow[Outcome[Any]]:
+        bound = self.__signature__.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        parts = parts_of(self._declared, arguments)
+        plan = self._plan(parts)
+
+        def body(journal: Journal) -> Any:
+            lease = Lease(self.name, journal.tenure, on_loss=plan.on_loss, absent=plan.absent, give_back=None)
+            given = colour(
+                journal,
+                operation=operation_of(self._declared, parts, journal.slot, arguments),
+                lease=lease,
+                guard=self._declared.guard,
+                emit=self._claims.emit,
+                committed=lambda: self._claims.close_slot(journal.run_id),
+            )
+            return self.body(given, *bound.args, **bound.kwargs)
+
+        return run(plan, body, encode=encode_result, decode=decode_result)
+
+
+class Job(_Declaration[P, T]):
+    """A job with a plain body. Calling it starts it once and returns an `Outcome`; the body's exceptions are raised."""
+
+    body: Callable[Concatenate[Run, P], T]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+        """Start the job once, on this thread."""
+        return blocking.run(self._start(Run, args, kwargs), self._claims.handlers())
+
+
+class AsyncJob(_Declaration[P, T]):
+    """A job whose body is `async def`. Awaiting its call starts it once and gives an `Outcome`."""
+
+    body: Callable[Concatenate[AsyncRun, P], Awaitable[T]]
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+        """Start the job once, on the running loop."""
+        from claimant._drive import aio  # see claims.py: asyncio is imported by those who use it
+
+        return await aio.run(self._start(AsyncRun, args, kwargs), self._claims.aio_handlers())
+
+
+def colour_of(body: Callable[..., Any], name: str) -> type[Job[..., Any] | AsyncJob[..., Any]]:
+    """Which of the two a body makes. Raises `Refused` for generators, whose work would never run."""
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise Refused(
+            "CLM037",
+            f"{name}: the body is a generator: calling it does no work. Return the result instead of yielding",
+            name=name,
+        )
+    target = body.func if isinstance(body, functools.partial) else body
+    call = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
+    return AsyncJob if inspect.iscoroutinefunction(call) else Job

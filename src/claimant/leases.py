@@ -1,0 +1,94 @@
+"""The lease as its holder sees it: a claim that may be believed for a while, and that says when it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from claimant._drive import clock
+from claimant._flows.run import Absent, OnLoss
+from claimant._model.errors import LeaseLost
+from claimant._model.holding import State, Tenure
+
+Cause = Literal["lost", "absent", "stalled", "over"]
+_CAUSES: dict[State, Cause] = {
+    State.LOST: "lost",
+    State.ABSENT: "absent",
+    State.UNCONFIRMED: "absent",
+    State.STALLED: "stalled",
+    State.OVER: "over",
+}
+
+
+class Lease:
+    """A claim on a name. Believing it saves cost; it protects nothing that must happen once: that is a guard's."""
+
+    def __init__(
+        self,
+        name: str,
+        tenure: Tenure | None,
+        *,
+        on_loss: OnLoss,
+        absent: Absent,
+        give_back: Callable[[], None] | None,
+    ) -> None:
+        self.name = name
+        self._tenure = tenure
+        self._on_loss = on_loss
+        self._absent = absent
+        self._give_back = give_back
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} {self.cause or 'kept'}, {self.remaining():.1f} s left>"
+
+    def remaining(self) -> float:
+        """Seconds for which the claim may still be believed; 0.0 where it may not, or where there is none."""
+        tenure = self._tenure
+        now = clock.now_ms()
+        if tenure is None or not tenure.trusted(now):
+            return 0.0
+        return (tenure.trust_until_ms - now) / 1_000
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it may not be believed: "lost" (the store said so), "absent", "stalled", "over"; None while it may."""
+        tenure = self._tenure
+        if tenure is None:
+            return "absent"
+        cause = _CAUSES.get(tenure.state)
+        if cause is None and clock.now_ms() >= tenure.trust_until_ms:
+            return "absent"
+        return cause
+
+    @property
+    def lost(self) -> bool:
+        """Whether the store answered that the claim is gone. A store that does not answer is `cause == "absent"`."""
+        return self.cause == "lost"
+
+    @property
+    def checked(self) -> str:
+        """What to record right before a risky step: "trusted", or the cause. It decides nothing."""
+        return self.cause or "trusted"
+
+    def beat(self) -> None:
+        """Show progress. Raises `LeaseLost` where the claim may not be believed and the job's policy is to stop."""
+        tenure = self._tenure
+        if tenure is None:
+            return
+        tenure.beat_ms = clock.now_ms()
+        cause = self.cause
+        if cause is None:
+            return
+        stop = self._absent is not Absent.PROCEED if cause == "absent" else self._on_loss is OnLoss.STOP
+        if stop:
+            raise LeaseLost(
+                f"{self.name}: the claim may not be believed any more ({cause}: {tenure.reason or 'its trust window ended'}); "
+                "this run stops here, as its policy says",
+                cause=cause,
+                name=self.name,
+            )
+
+    def release(self) -> None:
+        """Give the claim back before the end of the block. Waits at most one store deadline; may be repeated."""
+        if self._give_back is not None:
+            self._give_back()
