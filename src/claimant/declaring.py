@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from claimant._flows.run import Absent, Held, OnLoss
-from claimant._model.durations import duration_ms, in_words, lifetime_ms
+from claimant._model.durations import duration_ms, lifetime_ms
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.operation import Operation, fingerprint_of, identify, part_text
@@ -71,7 +71,7 @@ def declare(
     every_ms = None if every is None else _every(name, every)
     max_run_ms = _default_max_run(every_ms) if max_run is None else duration_ms(max_run, "max_run", name=name)
     how_held, held_wait = _held(name, held, every_ms)
-    how_absent, absent_wait = _absent(name, absent, what, guarded, delivery)
+    how_absent, absent_wait = _absent(name, absent, guarded, delivery)
     return Declared(
         name=name,
         stake=what,
@@ -168,9 +168,7 @@ def _held(name: str, held: object, every_ms: int | None) -> tuple[Held, int]:
     )
 
 
-def _absent(
-    name: str, absent: object, stake: Stake, guard: Once | None, delivery: object
-) -> tuple[Absent, int]:
+def _absent(name: str, absent: object, guard: Once | None, delivery: object) -> tuple[Absent, int]:
     if absent is None:
         return (Absent.SKIP if delivery == "at-most-once" and guard is None else Absent.PROCEED), 0
     if isinstance(absent, str) and absent.startswith("wait:"):
@@ -291,15 +289,3 @@ def operation_of(
     named = parts if slot is None else {**parts, "slot": slot}
     outside = {name: value for name, value in arguments.items() if name not in declared.key}
     return identify(declared.name, named, fingerprint_of(outside))
-
-
-def policy_lines(declared: Declared, *, host_local_ledger: bool) -> list[str]:
-    """What was declared and derived, one sentence each, for `status NAME`."""
-    del host_local_ledger
-    guard = "no guard" if declared.guard is None else f"guard: {declared.guard.describe()}"
-    return [
-        f"stake {declared.stake.value}, {guard}",
-        f"after a crash, another worker starts within {in_words(declared.lifetime_ms)} and the next trigger",
-        f"while the store is absent: {declared.absent.value}",
-        f"when the claim is lost: {declared.on_loss.value}",
-    ]

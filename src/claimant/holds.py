@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from claimant._drive import blocking
 from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure, Wanted
-from claimant._flows.release import release
+from claimant._flows.release import leave_to_keeper, release
 from claimant._flows.run import Absent, OnLoss
 from claimant._flows.wait import acquire_within
 from claimant._model.durations import duration_ms, in_words, lifetime_ms
@@ -79,6 +79,11 @@ class Hold:
     def _release(self) -> None:
         blocking.run(self._give_back(), self._claims.handlers())
 
+    def _leave(self) -> None:
+        # Inside `async with`, an early release must not block the loop.
+        if self._tenure is not None:
+            blocking.run(leave_to_keeper(self._tenure), self._claims.handlers())
+
     def __enter__(self) -> Lease:
         return self._lease(blocking.run(self._claim(), self._claims.handlers()), self._release)
 
@@ -90,7 +95,7 @@ class Hold:
     async def __aenter__(self) -> Lease:
         from claimant._drive import aio  # see claims.py
 
-        return self._lease(await aio.run(self._claim(), self._claims.aio_handlers()), self._release)
+        return self._lease(await aio.run(self._claim(), self._claims.aio_handlers()), self._leave)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

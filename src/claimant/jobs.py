@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from claimant._drive import blocking
 from claimant._flows.run import Journal, Plan, run
@@ -53,7 +53,7 @@ class _Declaration(Generic[P, T]):
         self.name = declared.name
         self._claims = claims
         self._declared = declared
-        functools.update_wrapper(self, body)
+        functools.update_wrapper(cast("Callable[..., Any]", self), body)
         # Frameworks read this: `run` is ours to pass, and not theirs to ask for.
         self.__signature__ = signature_of(body, declared)
         run_parameter = next(iter(inspect.signature(body).parameters))

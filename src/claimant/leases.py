@@ -89,6 +89,9 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give the claim back before the end of the block. Waits at most one store deadline; may be repeated."""
+        """Give the claim back before the end of the block; may be repeated.
+
+        Waits at most one store deadline; inside `async with` it does not wait, and the keeper gives it back.
+        """
         if self._give_back is not None:
             self._give_back()

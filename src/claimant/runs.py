@@ -49,7 +49,7 @@ class _Runs:
         """Show progress; raises `LeaseLost` where the claim may not be believed and the job's policy is to stop."""
         self.lease.beat()
 
-    def _identity(self, operation: tuple[object, ...] | None) -> Operation:
+    def _identity(self, operation: object) -> Operation:
         name = self._journal.plan.name
         if operation is not None:
             parts = operation if isinstance(operation, tuple) else (operation,)

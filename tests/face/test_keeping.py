@@ -364,3 +364,28 @@ def test_two_threads_of_one_process_exclude_each_other(made: Make, redis_url: st
         thread.join()
     assert entered
     assert not overlaps
+
+
+@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+def test_an_early_release_frees_the_name(made: Make, redis_url: str, colour: str) -> None:
+    """`lease.release()` gives the claim back inside the block, once or twice, and the end of the block changes nothing."""
+    claims, other = made(redis_url), made(redis_url)
+
+    def again() -> None:
+        with other.hold("report", stake="scan", max_run="1m", wait=5):
+            pass
+
+    async def main() -> None:
+        async with claims.hold("report", stake="scan", max_run="1m") as lease:
+            lease.release()
+            lease.release()
+            await asyncio.to_thread(again)
+        await claims.aclose()
+
+    if colour == "asyncio":
+        asyncio.run(main())
+        return
+    with claims.hold("report", stake="scan", max_run="1m") as lease:
+        lease.release()
+        lease.release()
+        again()

@@ -59,7 +59,9 @@ def sleep_until(request: ops.SleepUntil) -> None:
     time.sleep(max(0, request.at_ms - clock.now_ms()) / 1_000)
 
 
-def handlers(process: Process, store: StorePort | None, ledger: LedgerPort | None) -> dict[type[Request], Callable[[Any], Any]]:
+def handlers(
+    process: Process, store: StorePort | None, ledger: LedgerPort | None
+) -> dict[type[Request], Callable[[Any], Any]]:
     """Everything that a flow may ask of one process, answered on the calling thread."""
     table = process.handlers()
     table[ops.SleepUntil] = sleep_until

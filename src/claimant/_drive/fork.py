@@ -16,6 +16,7 @@ class Forgets(Protocol):
 
     def forget(self) -> None:
         """Drop everything inherited, silently."""
+        ...
 
 
 _registered: WeakSet[Forgets] = WeakSet()

@@ -62,9 +62,14 @@ class Keeper:
     def hand(self, duty: Duty) -> None:
         """Have the keeper take `duty`. It is woken only if that is due before it would look by itself."""
         self._inbox.append(duty)
-        due_ms = duty.claimed_ms + duty.lifetime_ms // 4 if isinstance(duty, Tenure) else 0
+        due_ms = duty.claimed_ms + duty.lifetime_ms // 3 if isinstance(duty, Tenure) else 0
         wake_ms = self._wake_ms
-        if self._thread is not None and wake_ms is not None and due_ms >= wake_ms and len(self._inbox) < CROWDED:
+        if (
+            self._thread is not None
+            and wake_ms is not None
+            and due_ms >= wake_ms
+            and len(self._inbox) < CROWDED
+        ):
             return
         with self._changed:
             if self._thread is None:

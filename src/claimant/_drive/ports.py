@@ -9,7 +9,7 @@ from typing import Protocol
 from claimant._model.capability import Capabilities
 from claimant._model.events import Event
 from claimant._model.ops import StoreReply, StoreRequest
-from claimant._model.records import JobRow, LedgerReply, LedgerRequest, TallyRow
+from claimant._model.records import JobRow, LedgerReply, LedgerRequest, RunRow, SkipRow, TallyRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,19 @@ class StorePort(Protocol):
 
     def call(self, request: StoreRequest) -> StoreReply:
         """Carry out one request of `_model.ops`."""
+        ...
 
     def scan(self, prefix: str, until_ms: int) -> Iterator[LeaseRow]:
         """The leases whose key starts with `prefix`; for people, so it may be slow and need not be a snapshot."""
+        ...
 
     def forget(self) -> None:
         """Drop connections without speaking to the server: we are a forked child."""
+        ...
 
     def close(self) -> None:
         """Close connections. The port may be used again; it then reconnects."""
+        ...
 
 
 class AsyncStorePort(Protocol):
@@ -50,12 +54,15 @@ class AsyncStorePort(Protocol):
 
     def call(self, request: StoreRequest) -> Awaitable[StoreReply]:
         """Carry out one request of `_model.ops`."""
+        ...
 
     def forget(self) -> None:
         """Drop connections without speaking to the server."""
+        ...
 
     async def aclose(self) -> None:
         """Close the running loop's connections."""
+        ...
 
 
 class Store(Protocol):
@@ -68,9 +75,11 @@ class Store(Protocol):
 
     def blocking(self) -> StorePort:
         """A port of its own, with connections of its own."""
+        ...
 
     def aio(self) -> AsyncStorePort:
         """An asyncio port of its own."""
+        ...
 
 
 class LedgerPort(Protocol):
@@ -78,21 +87,39 @@ class LedgerPort(Protocol):
 
     host_local: bool
     address: str
+    deadline_ms: int
 
     def call(self, request: LedgerRequest) -> LedgerReply:
         """Carry out one request of `_model.records`."""
+        ...
 
     def jobs(self, job: str | None = None) -> list[JobRow]:
         """Every job that ever started or skipped in this namespace, or the one named, with its keys."""
+        ...
 
     def tallies(self, job: str | None = None) -> list[TallyRow]:
         """Rejected attempts by job, hole and claim."""
+        ...
+
+    def now(self) -> int:
+        """The ledger's clock, in epoch ms."""
+        ...
+
+    def runs(self, *, since: int = 0, job: str | None = None) -> list[RunRow]:
+        """The runs that started at `since` (epoch ms on the ledger's clock) or later, oldest first."""
+        ...
+
+    def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
+        """The skips of the last day, minute by minute, whose last one was at `since` or later; oldest first."""
+        ...
 
     def forget(self) -> None:
         """Drop connections without speaking to the server: we are a forked child."""
+        ...
 
     def close(self) -> None:
         """Close connections. The port may be used again."""
+        ...
 
 
 class Observer(Protocol):
@@ -100,3 +127,4 @@ class Observer(Protocol):
 
     def __call__(self, event: Event, /) -> None:
         """Take one event."""
+        ...

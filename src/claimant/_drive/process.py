@@ -59,7 +59,9 @@ class Process:
             except Exception:
                 if id(observer) not in self._faulty:
                     self._faulty.add(id(observer))
-                    _log.exception("claimant: an observer failed on %s; its further failures are not shown", event.kind)
+                    _log.exception(
+                        "claimant: an observer failed on %s; its further failures are not shown", event.kind
+                    )
 
     def _report(self, report: ops.Report) -> bool:
         if report.ok and not self._breaker.failures:

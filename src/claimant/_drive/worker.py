@@ -38,7 +38,9 @@ class Worker:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._serve, args=(self._queue,), name=self._name, daemon=True)
+                    thread = threading.Thread(
+                        target=self._serve, args=(self._queue,), name=self._name, daemon=True
+                    )
                     thread.start()
                     self._thread = thread
         return future

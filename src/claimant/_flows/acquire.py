@@ -26,8 +26,8 @@ from claimant._model.ops import (
     NewToken,
     Now,
     Renewed,
-    Repair,
     RenewReply,
+    Repair,
     Report,
     SleepUntil,
     StoreAbsent,
@@ -63,10 +63,11 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class HeldBy:
-    """Somebody else holds. `remaining_ms` is None for a key that no lifetime will ever end ("immortal")."""
+    """Somebody else holds, with `value`. `remaining_ms` is None for a key that no lifetime will ever end ("immortal")."""
 
     holder: str
     remaining_ms: int | None
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
                 case Held():
                     yield Report(ok=True)
                     remaining = yield from _mended(wanted, reply, until_ms)
-                    return HeldBy(holder_of(reply.value), remaining)
+                    return HeldBy(holder_of(reply.value), remaining, reply.value)
                 case StoreAbsent(reason) if not doubt:
                     now: int = yield Now()
                     yield from failed(wanted.name, reason, spent=now >= until_ms)
@@ -157,7 +158,9 @@ def _mended(wanted: Wanted, held: Held, until_ms: int) -> Flow[int | None]:
     be alive, so the claim is given the lifetime that it was made with, and nothing else.
     """
     value = decode(held.value)
-    broken = held.remaining_ms is None or (value is not None and held.remaining_ms > value.lifetime_ms + SLACK_MS)
+    broken = held.remaining_ms is None or (
+        value is not None and held.remaining_ms > value.lifetime_ms + SLACK_MS
+    )
     if not broken:
         return held.remaining_ms
     left = "no lifetime" if held.remaining_ms is None else f"{in_words(held.remaining_ms)} left"

@@ -61,7 +61,7 @@ class Duties:
     heap: list[tuple[int, int, Duty]] = field(default_factory=list)
     seq: int = 0
     probing: bool = False
-    held: set[Tenure] = field(default_factory=set)
+    held: dict[Tenure, None] = field(default_factory=dict)
     """What is being renewed: after a fault of its own, the keeper starts again from here."""
 
     def push(self, at_ms: int, duty: Duty) -> None:
@@ -87,9 +87,13 @@ def keep(deadline_ms: int, duties: Duties) -> Flow[None]:
     `duties` outlives the flow, so that a keeper that failed can be started again and forgets no lease.
     """
     begun: int = yield Now()
-    duties.heap = [entry for entry in duties.heap if not isinstance(entry[2], Tenure)]
+    # Sorted, because a heap with holes in it is no heap.
+    duties.heap = sorted(entry for entry in duties.heap if isinstance(entry[2], Cleanup))
     for tenure in duties.held:
         duties.push(begun, tenure)
+    if duties.probing:
+        # The probe may have ended with the flow that sent it, and only a probe closes the breaker of an idle process.
+        duties.push(begun, Probe(begun))
     while True:
         arrived: tuple[Duty, ...] | None = yield Inbox(duties.next_ms())
         if arrived is None:
@@ -117,7 +121,7 @@ def _take(duties: Duties, duty: Duty, now: int) -> Flow[None]:
         case Tenure(released=True):
             return
         case Tenure():
-            duties.held.add(duty)
+            duties.held[duty] = None
             duties.push((yield from _next_renewal(duty, now)), duty)
         case Cleanup():
             duties.push(now, duty)
@@ -137,12 +141,14 @@ def _renew_due(duties: Duties, tenures: list[Tenure], now: int, deadline_ms: int
     alive: list[Tenure] = []
     for tenure in tenures:
         if tenure.ended:
-            duties.held.discard(tenure)
+            duties.held.pop(tenure, None)
         elif now >= tenure.end_ms:
             text = f"the run passed max_run ({in_words(tenure.end_ms - tenure.claimed_ms)}): its lease is not renewed any more"
             yield from _end(duties, tenure, State.OVER, "lease.over", text)
         elif tenure.stall_after_ms is not None and now - tenure.beat_ms > tenure.stall_after_ms:
-            text = f"no beat for {in_words(now - tenure.beat_ms)}: the lease is not renewed any more and lapses"
+            text = (
+                f"no beat for {in_words(now - tenure.beat_ms)}: the lease is not renewed any more and lapses"
+            )
             yield from _end(duties, tenure, State.STALLED, "lease.stalled", text)
         else:
             alive.append(tenure)
@@ -153,12 +159,9 @@ def _renew_due(duties: Duties, tenures: list[Tenure], now: int, deadline_ms: int
 
 def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[None]:
     sent: int = yield Now()
+    # Over all that is held, not this batch alone: while this one waits, no other holder can be told anything.
     until = sent + min(
-        LONGEST_SEND_MS,
-        *(
-            min(tenure.lifetime_ms // 3, left) if (left := tenure.trust_until_ms - sent) > 0 else tenure.lifetime_ms // 3
-            for tenure in batch
-        ),
+        [LONGEST_SEND_MS, *(_patience(tenure, sent) for tenure in duties.held if not tenure.ended)]
     )
     items = tuple(Renewal(tenure.key, tenure.value, tenure.lifetime_ms) for tenure in batch)
     replies: tuple[RenewReply, ...] = yield Renew(items, until)
@@ -170,7 +173,7 @@ def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[
         yield from failed(batch[0].name, reasons[0], spent=now >= until)
     for tenure, reply in zip(batch, replies, strict=True):
         if tenure.released:
-            duties.held.discard(tenure)
+            duties.held.pop(tenure, None)
             continue
         match reply:
             case Renewed():
@@ -182,6 +185,14 @@ def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[
         if not tenure.ended:
             due = yield from _next_renewal(tenure, now)
             duties.push(due if isinstance(reply, Renewed) else (yield from _retry(tenure, now)), tenure)
+
+
+def _patience(tenure: Tenure, sent: int) -> int:
+    """How long a renewal sent now may take: at most into its margin, so that absence is told before the lifetime ends."""
+    third = tenure.lifetime_ms // 3
+    if tenure.state is State.ABSENT:
+        return third
+    return min(third, max(tenure.trust_until_ms - sent, 0) + margin_ms(tenure.lifetime_ms) // 2)
 
 
 def _retry(tenure: Tenure, now: int) -> Flow[int]:
@@ -217,13 +228,18 @@ def _gone(duties: Duties, tenure: Tenure, deadline_ms: int) -> Flow[None]:
     if isinstance(reply, Granted) and not tenure.released:
         tenure.value, tenure.token = value, token
         yield from _accepted(tenure, sent)
-        yield from _told(tenure, "lease.reclaimed", "the claim was gone and free, and was claimed anew", "warning")
+        yield from _told(
+            tenure, "lease.reclaimed", "the claim was gone and free, and was claimed anew", "warning"
+        )
         return
     if isinstance(reply, Granted | StoreUnknown):
         duties.push(sent, Cleanup(tenure.name, tenure.key, value, sent + tenure.lifetime_ms))
     if tenure.released:
         return
     match reply:
+        case Held(other) if other == tenure.value:
+            # Our create that was never answered has landed since: what holds is our own, and the next renewal says so.
+            return
         case Held(other):
             text = f"the claim is gone; {holder_of(other)} holds it now"
         case StoreAbsent(reason) | StoreUnknown(reason):
@@ -246,7 +262,7 @@ def _unanswered(tenure: Tenure, now: int, reason: str) -> Flow[None]:
 
 
 def _end(duties: Duties, tenure: Tenure, state: State, kind: str, text: str) -> Flow[None]:
-    duties.held.discard(tenure)
+    duties.held.pop(tenure, None)
     tenure.state = state
     tenure.reason = text
     yield from _told(tenure, kind, text, "error")

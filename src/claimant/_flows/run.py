@@ -93,7 +93,13 @@ class Plan:
     def wanted(self) -> Wanted:
         """What to claim."""
         return Wanted(
-            self.name, self.lease_key, self.label, self.lifetime_ms, self.max_run_ms, self.deadline_ms, self.stall_after_ms
+            self.name,
+            self.lease_key,
+            self.label,
+            self.lifetime_ms,
+            self.max_run_ms,
+            self.deadline_ms,
+            self.stall_after_ms,
         )
 
 
@@ -178,7 +184,9 @@ def run(
 def _claim(plan: Plan, closed: Callable[[], Flow[SlotClosed | None]]) -> Flow[Any]:
     wait_ms = {Held.SKIP: 0, Held.WAIT: plan.held_wait_ms, Held.STANDBY: None}[plan.held]
     done = closed if plan.held is Held.STANDBY else None
-    return (yield from acquire_within(plan.wanted(), wait_ms, absent_wait_ms=plan.absent_wait_ms, until_done=done))
+    return (
+        yield from acquire_within(plan.wanted(), wait_ms, absent_wait_ms=plan.absent_wait_ms, until_done=done)
+    )
 
 
 def _claimed(
@@ -222,7 +230,13 @@ def _claimed(
             return (yield from _not_without_ledger(plan, slot))
     if claim is not Claim.KEPT:
         yield Emit(
-            Event("run.unclaimed", plan.name, f"runs without a claim ({claim.value})", "warning", {"run_id": run_id})
+            Event(
+                "run.unclaimed",
+                plan.name,
+                f"runs without a claim ({claim.value})",
+                "warning",
+                {"run_id": run_id},
+            )
         )
     journal = Journal(run_id, slot, tenure, claim, plan)
     started: int = yield Now()
@@ -241,7 +255,12 @@ def _claimed(
 
 
 def _ended(
-    plan: Plan, journal: Journal, start: RunStart, started: int, result: Any, encode: Callable[[Any], str | None]
+    plan: Plan,
+    journal: Journal,
+    start: RunStart,
+    started: int,
+    result: Any,
+    encode: Callable[[Any], str | None],
 ) -> Flow[Outcome[Any]]:
     kind, reason = _verdict(plan, journal)
     if plan.guarded and not journal.answers:
@@ -255,7 +274,9 @@ def _ended(
             )
         )
     kept = encode(result) if kind in (Kind.RAN, Kind.UNCOMMITTED) else None
-    claim = yield from _finish(plan, journal, start, started, kind.value, reason, close=kind is Kind.RAN, result=kept)
+    claim = yield from _finish(
+        plan, journal, start, started, kind.value, reason, close=kind is Kind.RAN, result=kept
+    )
     retry_in = RETRY_IN_MS / 1000 if kind in (Kind.UNKNOWN, Kind.STOPPED) else None
     return Outcome(
         kind,
@@ -304,7 +325,9 @@ def _ended_badly(
             tuple(journal.answers),
         )
     reason = f"{type(error).__name__}: {error}"[:500]
-    yield from _finish(plan, journal, start, started, "failed", reason, close=False)
+    # A cancellation or an exit says nothing about the work: like a crash, it uses up no attempt of the slot.
+    kind = "failed" if isinstance(error, Exception) else Kind.STOPPED.value
+    yield from _finish(plan, journal, start, started, kind, reason, close=False)
     return None
 
 
@@ -369,7 +392,9 @@ def _ledger(plan: Plan, request: LedgerRequest) -> Flow[Any]:
         return AWAY
 
 
-def _done(plan: Plan, slot: str | None, closed: SlotClosed, decode: Callable[[str | None], Any]) -> Outcome[Any]:
+def _done(
+    plan: Plan, slot: str | None, closed: SlotClosed, decode: Callable[[str | None], Any]
+) -> Outcome[Any]:
     return Outcome(
         Kind.DONE,
         Claim.NONE,
@@ -408,7 +433,12 @@ def _skipped(plan: Plan, slot: str | None, holder: str, remaining_ms: int | None
         slot,
         None,
         retry_ms / 1000,
-        details={"holder": holder, "remaining_ms": remaining_ms, "skips_in_row": in_row, "immortal": remaining_ms is None},
+        details={
+            "holder": holder,
+            "remaining_ms": remaining_ms,
+            "skips_in_row": in_row,
+            "immortal": remaining_ms is None,
+        },
     )
 
 

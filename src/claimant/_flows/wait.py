@@ -29,16 +29,21 @@ def acquire_within(
     """
     started: int = yield Now()
     pause_ms = FIRST_PAUSE_MS
+    doubts: dict[str, Unsure] = {}
     while True:
         claimed = yield from acquire(wanted)
         if isinstance(claimed, Got):
             return claimed
+        if isinstance(claimed, HeldBy):
+            # An earlier create of this very wait, whose answer was lost, may be what holds: doubt, not contention.
+            claimed = doubts.get(claimed.value, claimed)
         held = isinstance(claimed, HeldBy)
         limit_ms = wait_ms if held else absent_wait_ms
         now: int = yield Now()
         if limit_ms is not None and now >= started + limit_ms:
             return claimed
         if isinstance(claimed, Unsure):
+            doubts[claimed.tenure.value] = claimed
             yield Hand(cleanup_of(claimed.tenure))
         if until_done is not None:
             done = yield from until_done()

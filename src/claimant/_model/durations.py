@@ -78,7 +78,7 @@ def margin_ms(lifetime: int) -> int:
     return max(lifetime // 50, 200)
 
 
-def in_words(milliseconds: int | float) -> str:
+def in_words(milliseconds: float) -> str:
     """A duration for people: "250 ms", "4.2 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
     ms = max(0, round(milliseconds))
     if ms < 1_000:

@@ -66,7 +66,6 @@ class Tenure:
         """Whether the holder may believe that it holds, now. Believing is not acting: no guard may rest on it."""
         return self.state is State.KEPT and not self.released and now_ms < self.trust_until_ms
 
-
     @property
     def ended(self) -> bool:
         """Whether renewal has nothing to do here any more."""

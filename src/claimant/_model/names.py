@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -17,13 +17,18 @@ PREFIX = "claimant"
 def checked_name(name: object, what: str = "a job's name") -> str:
     """`name`, if it is text that can name something. Raises `Refused` (CLM001)."""
     if not isinstance(name, str):
-        raise Refused("CLM001", f"{what} must be text, not {type(name).__name__}; give the job a name such as 'rebuild-index'")
+        raise Refused(
+            "CLM001",
+            f"{what} must be text, not {type(name).__name__}; give the job a name such as 'rebuild-index'",
+        )
     if not name.strip():
         raise Refused("CLM001", f"{what} is empty; give it one that people will recognise in a log at night")
     try:
         name.encode()
     except UnicodeEncodeError as exc:
-        raise Refused("CLM001", f"{what} {name!r} holds half a character (a lone surrogate) and has no UTF-8 form") from exc
+        raise Refused(
+            "CLM001", f"{what} {name!r} holds half a character (a lone surrogate) and has no UTF-8 form"
+        ) from exc
     return name
 
 
@@ -33,11 +38,28 @@ def lease_key(namespace: str, name: str, parts: Iterable[str] = ()) -> str:
     Each piece is percent-encoded and the pieces are joined by ":", so that distinct inputs stay distinct; a key
     over the limit is cut and ended with the SHA-256 of its whole text.
     """
-    pieces = [PREFIX, quote(namespace, safe="-_.~"), *(quote(piece, safe="-_.~@/+,=") for piece in (name, *parts))]
+    pieces = [
+        PREFIX,
+        quote(namespace, safe="-_.~"),
+        *(quote(piece, safe="-_.~@/+,=") for piece in (name, *parts)),
+    ]
     key = ":".join(pieces)
     if len(key) <= LONGEST_KEY:
         return key
     return f"{key[: LONGEST_KEY - 66]}*:{sha256(key.encode()).hexdigest()}"
+
+
+def key_text(parts: Mapping[str, str]) -> str:
+    """The key parameters of one call as one text, "order_id=42": what the ledger shows and the lease's key ends with.
+
+    Commas and percent signs in values are percent-encoded, so that distinct parts stay distinct.
+    """
+    return ", ".join(f"{name}={value.replace('%', '%25').replace(',', '%2C')}" for name, value in parts.items())
+
+
+def job_key(namespace: str, name: str, key: str = "") -> str:
+    """The key of a job's lease: its name, and the text of its key parameters if it has any."""
+    return lease_key(namespace, name, (key,) if key else ())
 
 
 def shown(name: str, limit: int = 80) -> str:

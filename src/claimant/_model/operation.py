@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
@@ -64,7 +64,7 @@ def _text(part: object) -> str | None:
         case int() | UUID() | Decimal():
             return str(part)
         case datetime():
-            return part.astimezone(timezone.utc).isoformat() if part.tzinfo is not None else None
+            return part.astimezone(UTC).isoformat() if part.tzinfo is not None else None
         case date():
             return part.isoformat()
         case _:

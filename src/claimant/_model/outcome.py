@@ -99,7 +99,12 @@ class Answer(Generic[T]):
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; the result is left out, because it need not be."""
-        return {"kind": self.kind.value, "operation": self.operation, "replayed": self.replayed, "reason": self.reason}
+        return {
+            "kind": self.kind.value,
+            "operation": self.operation,
+            "replayed": self.replayed,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,65 @@ class JobRow:
     unfinished: int
     stall_bound_ms: int
     last_slot: str | None
+    lifetime_ms: int = 0
+    max_run_ms: int = 0
+    last_ended: int | None = None
+    skips_since: int | None = None
+    """When the skips in a row began."""
+    skips_total: int = 0
+    overlaps: int = 0
+    """Unguarded runs that began while another had not ended."""
+    unfinished_since: int | None = None
+    """When the newest of the `unfinished` runs started: it never wrote that it ended."""
+    unfinished_holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run. `claim_at_start` is what it began with, `claim` what was left of it ("" for a run without an end).
+
+    `wasted_ms`: its work, if every one of its answers was a duplicate. `overlapping`: others unfinished at its start.
+    """
+
+    run_id: str
+    job: str
+    key: str
+    slot: str | None
+    attempt: int
+    stake: str
+    guarded: bool
+    holder: str
+    claim_at_start: str
+    started: int
+    ended: int | None
+    kind: str
+    claim: str
+    reason: str
+    took_ms: int
+    wasted_ms: int
+    overlapping: int
+    lifetime_ms: int
+    max_run_ms: int
+    renewals: int
+    worst_gap_ms: int
+    answers: tuple[AnswerRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SkipRow:
+    """The skips of one kind of one job and key within one minute of the last day; `holder` and the rest are the last one's."""
+
+    job: str
+    key: str
+    kind: str
+    count: int
+    first: int
+    last: int
+    holder: str
+    remaining_ms: int | None
+    slot: str | None
+    reason: str
+    skipped_by: str
 
 
 @dataclass(frozen=True, slots=True)

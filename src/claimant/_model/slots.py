@@ -5,7 +5,7 @@ Two hosts whose clocks differ compute the same slot, because neither uses its ow
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 
 def early_ms(every_ms: int) -> int:
@@ -20,6 +20,6 @@ def latest(every_ms: int, now_epoch_ms: int) -> int:
 
 def text(slot_epoch_ms: int) -> str:
     """The slot's identity: its UTC instant, e.g. "2026-11-30T21:00:00Z", with milliseconds only if it has any."""
-    moment = datetime.fromtimestamp(slot_epoch_ms / 1000, timezone.utc)
+    moment = datetime.fromtimestamp(slot_epoch_ms / 1000, UTC)
     precision = "milliseconds" if slot_epoch_ms % 1_000 else "seconds"
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")

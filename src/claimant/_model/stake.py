@@ -49,6 +49,7 @@ def checked_stake(value: object, *, name: str = "") -> Stake:
     except ValueError:
         raise Refused(
             "CLM020",
-            f"stake={value!r}: say what one duplicate of {name or 'this job'!r} costs. One of:\n  " + "\n  ".join(ROWS),
+            f"stake={value!r}: say what one duplicate of {name or 'this job'!r} costs. One of:\n  "
+            + "\n  ".join(ROWS),
             name=name,
         ) from None

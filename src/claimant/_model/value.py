@@ -36,7 +36,13 @@ def decode(text: str) -> LeaseValue | None:
     if len(pieces) != 4 or pieces[0] != FORMAT:
         return None
     _, token, lifetime, label = pieces
-    if not (token.isascii() and token.isalnum() and lifetime.isascii() and lifetime.isdigit() and len(lifetime) < 13):
+    if not (
+        token.isascii()
+        and token.isalnum()
+        and lifetime.isascii()
+        and lifetime.isdigit()
+        and len(lifetime) < 13
+    ):
         return None
     return LeaseValue(token, int(lifetime), clean_label(label)) if int(lifetime) > 0 else None
 

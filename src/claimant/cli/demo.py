@@ -135,12 +135,21 @@ class Demo:
         first.go()
         woken = first.expect("outcome")
         self.say(f"  worker A  wakes and debits too: {woken['answers'][0]['kind']}, claim {woken['claim']}")
-        self.say(
-            "            Both believed that they held it. Nothing told A before it acted; nothing could."
-        )
+        if checked["remaining"] > 0 and other["claim"] == "kept":
+            self.say(
+                "            Both believed that they held it. Nothing told A before it acted; nothing could."
+            )
         landed = self.read(self.wallet.debits).get("42", 0)
+        self._expect(landed == 1, f"{landed} debits of order 42 landed")
         self.say(f"  database  debits of order 42: {landed}; balance {self._balance()}")
         self.say(f"  guard     attempts rejected and counted: {self.rejected()}")
+
+    def _expect(self, kept: bool, otherwise: str) -> None:
+        """The one thing that the demo does not merely show: a broken promise ends it as a failure."""
+        if not kept:
+            raise ClaimantError(
+                f"the guard did not keep its promise: {otherwise}. This is a defect; please report it"
+            )
 
     def _balance(self) -> str:
         cents = self.read(self.wallet.balance)
@@ -190,6 +199,7 @@ class Demo:
         self._claims_again(pair[0])
         twice = sum(count > 1 for count in landed.values())
         missing = sum(order not in landed for order in QUEUE)
+        self._expect(twice == missing == 0, f"{twice} orders were debited twice and {missing} not at all")
         self.say(
             f"  cost      {cost.without_claim} starts without a claim, {self.rejected() - before} duplicate attempts rejected, "
             f"{in_words(cost.wasted_ms)} of work wasted,\n"

@@ -22,12 +22,15 @@ class Link(Protocol):
 
     def take(self) -> None:
         """From here on the store does not answer."""
+        ...
 
     def give(self) -> None:
         """From here on it answers again."""
+        ...
 
     def close(self) -> None:
         """Leave nothing behind."""
+        ...
 
 
 def link_to(store: str) -> Link:

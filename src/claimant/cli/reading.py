@@ -40,7 +40,7 @@ class Status:
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        lines = self.report.lines()
+        lines = self.report.lines(explain=self.name is not None)
         if not self.jobs:
             what = "no job" if self.name is None else f"no job named {shown(self.name)}"
             lines.append(f"{what} has started or skipped in this ledger and namespace")

@@ -1,0 +1,114 @@
+"""The command line prints what the library returns: status, leases, init."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from claimant import Claimant, Run
+from claimant.cli import main
+from claimant.testing.faults import held_by_another
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    return ["--store", f"sqlite:{tmp_path / 'leases.db'}", "--ledger", f"sqlite:{tmp_path / 'ledger.db'}"]
+
+
+@pytest.fixture
+def app(places: list[str]) -> Iterator[Claimant]:
+    with Claimant(places[1], ledger=places[3]) as claims:
+        yield claims
+
+
+@pytest.fixture
+def run(places: list[str]) -> Callable[..., Result]:
+    def invoke(*words: str, where: list[str] | None = None) -> Result:
+        return CliRunner().invoke(main, [*words, *(places if where is None else where)])
+
+    return invoke
+
+
+def test_status_says_in_one_line_who_holds_a_job_that_stopped(app: Claimant, run: Callable[..., Result]) -> None:
+    """A job that every start finds held is shown as skipping, with holder, time left, streak and last real success."""
+    index = app.job("rebuild-index", stake="rebuild")(lambda run: None)
+    index()
+    with held_by_another(app, "rebuild-index"):
+        for _ in range(3):
+            index()
+        said = run("status")
+    (line,) = said.output.splitlines()
+    assert said.exit_code == 0
+    assert line.startswith("rebuild-index: ")
+    for part in ("somebody-else:1", "3 ", "success"):
+        assert part in line
+
+
+def test_status_of_one_job_adds_its_policy_and_unknown_jobs_fail(app: Claimant, run: Callable[..., Result]) -> None:
+    """`status NAME` explains; a name that never started exits 1, so that a script notices a typing error."""
+    app.job("rebuild-index", stake="rebuild")(lambda run: None)()
+    assert "stake rebuild" in run("status", "rebuild-index").output
+    unknown = run("status", "rebuild-indx")
+    assert unknown.exit_code == 1
+    assert "no job named rebuild-indx" in unknown.output
+
+
+def test_status_is_json_able(app: Claimant, run: Callable[..., Result]) -> None:
+    """`--json` prints one object with the same facts."""
+    app.job("rebuild-index", stake="rebuild")(lambda run: None)()
+    found = json.loads(run("status", "--json").output)
+    assert found["jobs"][0]["state"] == "ok"
+    assert found["totals"]["runs"] == 1
+
+
+def test_status_works_while_the_store_is_away(app: Claimant, run: Callable[..., Result], places: list[str]) -> None:
+    """The ledger answers, and a note says that the store was not asked."""
+    app.job("rebuild-index", stake="rebuild")(lambda run: None)()
+    said = run("status", where=["--store", "redis://me:hunter2@127.0.0.1:1/0", *places[2:]])
+    assert said.exit_code == 0
+    assert "rebuild-index: ok" in said.output
+    assert "store was not asked" in said.output
+    assert "hunter2" not in said.output
+
+
+def test_leases_lists_who_holds_what(app: Claimant, run: Callable[..., Result]) -> None:
+    """One line per claim: name, key, holder, time left."""
+
+    @app.job("debit wallet", key=["order_id"], stake="scan")
+    def debit(run_: Run, order_id: int) -> None:
+        said.append(run("leases").output)
+        said.append(run("leases", "--json").output)
+
+    said: list[str] = []
+    debit(42)
+    assert said[0].startswith("debit wallet: order_id=42: held by ")
+    assert " left" in said[0]
+    assert json.loads(said[1])[0]["name"] == "debit wallet: order_id=42"
+    assert run("leases").output == "no claims\n"
+
+
+def test_init_makes_tables_prints_them_and_repeats(run: Callable[..., Result], tmp_path: Path, pg_dsn: str) -> None:
+    """`init` is safe to repeat; `--sql` shows what it would run; nothing named is an error that says how."""
+    for _ in range(2):
+        made = run("init", where=["--ledger", pg_dsn, "--guard", pg_dsn])
+        assert made.exit_code == 0, made.output
+        assert "ledger tables are in" in made.output
+        assert "guard tables are in" in made.output
+    shown = run("init", "--sql", where=["--ledger", "postgresql:///none", "--guard", "postgresql:///none"])
+    assert "claimant_guard" in shown.output
+    assert "claimant_runs" in shown.output
+    nothing = run("init", where=[])
+    assert nothing.exit_code == 1
+    assert "--guard URL" in nothing.output
+
+
+def test_an_error_is_one_sentence_and_no_traceback(run: Callable[..., Result]) -> None:
+    """What the library refuses is said on standard error, with exit code 1."""
+    refused = run("status", where=["--store", "memory:x", "--ledger", "redis://127.0.0.1/0"])
+    assert refused.exit_code == 1
+    assert refused.output.startswith("claimant: CLM")
+    assert isinstance(refused.exception, SystemExit)
