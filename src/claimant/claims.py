@@ -5,37 +5,39 @@ Making one and declaring jobs touches no network and no file. The first start do
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
-from claimant._drive import blocking
-from claimant._drive.fork import on_fork
-from claimant._drive.keeper import Keeper
-from claimant._drive.ports import AsyncStorePort, LedgerPort, Observer, Store, StorePort
-from claimant._drive.process import Process
-from claimant._drive.worker import Worker
+from claimant._drive.ports import LedgerPort, Observer, Store
 from claimant._model.durations import Duration
-from claimant._model.errors import LedgerAbsent, Refused
-from claimant._model.events import Event
+from claimant._model.errors import Refused
 from claimant._model.names import checked_name
-from claimant._model.ops import Request
-from claimant._model.records import CloseSlot
 from claimant._model.stake import Stake
-from claimant._model.value import clean_label
 from claimant.declaring import declare
 from claimant.embedded import default_ledger, default_store
 from claimant.guards import Once
-from claimant.holds import Hold
 from claimant.jobs import AsyncJob, Job, colour_of
 from claimant.ledger import Spooled, open_ledger
 from claimant.observe.logging import log_event
 from claimant.runs import AsyncRun, Run
 from claimant.stores import open_store
+from claimant.wiring import Wiring
+
+if TYPE_CHECKING:
+    from claimant.holds import Hold
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,20 +88,10 @@ class Claimant:
     ) -> None:
         self.namespace = checked_name(namespace, "namespace") if namespace else ""
         self.store: Store = _store_of(default_store() if store is None else store)
-        self.ledger: LedgerPort = Spooled(
-            open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)
-        )
+        book = open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)
+        self.ledger: LedgerPort = Spooled(book)
         self.jobs: dict[str, Job[..., Any] | AsyncJob[..., Any]] = {}
-        self._keeper = Keeper(self.store)
-        self._process = Process((log_event, *observers), self._keeper.hand)
-        self._keeper.serve(self._process)
-        self._worker = Worker("claimant-ledger")
-        self._ports = threading.Lock()
-        self._port: StorePort | None = None
-        self._aio_port: AsyncStorePort | None = None
-        self._table: dict[type[Request], Callable[[Any], Any]] | None = None
-        self._aio_table: dict[type[Request], Callable[[Any], Any]] | None = None
-        on_fork(self)
+        self._wiring = Wiring(self.store, self.ledger, self.namespace, (log_event, *observers))
 
     def __repr__(self) -> str:
         return f"<Claimant {self.store.address} ledger={self.ledger.address} namespace={self.namespace!r}>"
@@ -224,7 +216,7 @@ class Claimant:
             )
 
         def decorate(body: Callable[..., Any], /) -> Any:
-            job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(self, declared, body)
+            job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(self._wiring, declared, body)
             if name in self.jobs:
                 raise Refused("CLM002", f"{name}: this declaration was applied to two bodies", name=name)
             self.jobs[name] = job
@@ -246,99 +238,19 @@ class Claimant:
         `max_run`: where renewal ends. `wait`: how long to wait for a holder. Raises `NotDone` where somebody else
         holds it; where the store is absent the block runs, and `lease.cause` says "absent".
         """
-        return Hold(self, name, stake=stake, max_run=max_run, wait=wait, lifetime=lifetime)
+        from claimant.holds import Hold  # with its flows, which declarations do not need
 
-    # -- running ------------------------------------------------------------------------------------------------
-
-    @property
-    def label(self) -> str:
-        """How this process names itself as a holder: host and process id."""
-        return clean_label(f"{socket.gethostname()}:{os.getpid()}")
-
-    @property
-    def deadline_ms(self) -> int:
-        """The store deadline of one claim, in ms; `?deadline=` on the store's URL."""
-        return self.store.deadline_ms
-
-    def handlers(self) -> dict[type[Request], Callable[[Any], Any]]:
-        """What a flow may ask, answered on the calling thread."""
-        table = self._table
-        if table is None:
-            with self._ports:
-                if self._port is None:
-                    self._port = self.store.blocking()
-                self._table = table = blocking.handlers(self._process, self._port, self.ledger)
-        return table
-
-    def aio_handlers(self) -> dict[type[Request], Callable[[Any], Any]]:
-        """What a flow may ask, answered on the running event loop."""
-        table = self._aio_table
-        if table is None:
-            # asyncio costs more to import than the rest of claimant: only an asyncio program pays for it.
-            from claimant._drive import aio
-
-            with self._ports:
-                if self._aio_port is None:
-                    self._aio_port = self.store.aio()
-                self._aio_table = table = aio.handlers(
-                    self._process, self._aio_port, self.ledger, self._worker
-                )
-        return table
-
-    def emit(self, event: Event) -> None:
-        """Tell the observers."""
-        self._process.emit(event)
-
-    def close_slot(self, run_id: str) -> None:
-        """Close the slot of a run whose caller has committed since; a ledger that is away leaves it open."""
-
-        def close() -> None:
-            try:
-                self.ledger.call(CloseSlot(run_id))
-            except LedgerAbsent as error:
-                self.emit(
-                    Event(
-                        "ledger.absent",
-                        "",
-                        f"a slot stays open, though its work was committed ({error})",
-                        "error",
-                    )
-                )
-
-        self._worker.submit(close)
-
-    def forget_outage(self) -> None:
-        """Close the breaker: the next start asks the store again at once."""
-        self._process.forget()
+        return Hold(self._wiring, name, stake=stake, max_run=max_run, wait=wait, lifetime=lifetime)
 
     # -- ending -------------------------------------------------------------------------------------------------
 
-    def forget(self) -> None:
-        """A forked child starts over, and owns nothing of its parent's."""
-        for port in (self._port, self._aio_port):
-            if port is not None:
-                port.forget()
-        self.ledger.forget()
-        self._ports = threading.Lock()
-        self._port = self._aio_port = None
-        self._table = self._aio_table = None
-
     def close(self) -> None:
         """Stop the keeper and close connections. What is still held lapses. The object may be used again."""
-        self._keeper.close(self.deadline_ms / 1_000)
-        with self._ports:
-            port, self._port, self._table = self._port, None, None
-        if port is not None:
-            port.close()
-        self.ledger.close()
+        self._wiring.close()
 
     async def aclose(self) -> None:
         """`close()` under asyncio."""
-        with self._ports:
-            port, self._aio_port, self._aio_table = self._aio_port, None, None
-        if port is not None:
-            await port.aclose()
-        self.close()
+        await self._wiring.aclose()
 
     def __enter__(self) -> Self:
         return self

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claimant._flows.run import Absent, Held, OnLoss
 from claimant._model.durations import duration_ms, lifetime_ms
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.operation import Operation, fingerprint_of, identify, part_text
+from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.stake import Stake, checked_stake
 from claimant.guards import Once
 

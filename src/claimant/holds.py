@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from claimant._drive import blocking
-from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure, Wanted
+from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure
 from claimant._flows.release import leave_to_keeper, release
-from claimant._flows.run import Absent, OnLoss
 from claimant._flows.wait import acquire_within
 from claimant._model.durations import duration_ms, in_words, lifetime_ms
 from claimant._model.errors import NotDone, Refused
@@ -16,18 +14,17 @@ from claimant._model.holding import Tenure
 from claimant._model.names import checked_name, lease_key
 from claimant._model.ops import Flow, Hand
 from claimant._model.outcome import RETRY_IN_MS
+from claimant._model.policy import Absent, OnLoss, Wanted
 from claimant._model.stake import checked_stake
 from claimant.leases import Lease
-
-if TYPE_CHECKING:
-    from claimant.claims import Claimant
+from claimant.wiring import Wiring
 
 
 class Hold:
     """One use of `claims.hold(…)`: `with` or `async with`, once."""
 
     def __init__(
-        self, claims: Claimant, name: str, *, stake: object, max_run: object, wait: object, lifetime: object
+        self, wiring: Wiring, name: str, *, stake: object, max_run: object, wait: object, lifetime: object
     ) -> None:
         checked_name(name, "a lease's name")
         if not checked_stake(stake, name=name).cheap:
@@ -37,17 +34,17 @@ class Hold:
                 "effect with run.once(conn, effect)",
                 name=name,
             )
-        self._claims = claims
+        self._wiring = wiring
         self._wait_ms = (
             0 if wait == 0 and not isinstance(wait, bool) else duration_ms(wait, "wait", name=name)
         )
         self._wanted = Wanted(
             name=name,
-            key=lease_key(claims.namespace, name),
-            label=claims.label,
-            lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=claims.store.capabilities.shortest_ms),
+            key=lease_key(wiring.namespace, name),
+            label=wiring.label,
+            lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=wiring.store.capabilities.shortest_ms),
             max_run_ms=duration_ms(max_run, "max_run", name=name),
-            deadline_ms=claims.deadline_ms,
+            deadline_ms=wiring.store.deadline_ms,
         )
         self._tenure: Tenure | None = None
 
@@ -77,15 +74,15 @@ class Hold:
             yield from release(self._tenure, self._wanted.deadline_ms)
 
     def _release(self) -> None:
-        blocking.run(self._give_back(), self._claims.handlers())
+        self._wiring.run(self._give_back())
 
     def _leave(self) -> None:
         # Inside `async with`, an early release must not block the loop.
         if self._tenure is not None:
-            blocking.run(leave_to_keeper(self._tenure), self._claims.handlers())
+            self._wiring.run(leave_to_keeper(self._tenure))
 
     def __enter__(self) -> Lease:
-        return self._lease(blocking.run(self._claim(), self._claims.handlers()), self._release)
+        return self._lease(self._wiring.run(self._claim()), self._release)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,13 +90,9 @@ class Hold:
         self._release()
 
     async def __aenter__(self) -> Lease:
-        from claimant._drive import aio  # see claims.py
-
-        return self._lease(await aio.run(self._claim(), self._claims.aio_handlers()), self._leave)
+        return self._lease(await self._wiring.arun(self._claim()), self._leave)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from claimant._drive import aio  # see claims.py
-
-        await aio.run(self._give_back(), self._claims.aio_handlers())
+        await self._wiring.arun(self._give_back())

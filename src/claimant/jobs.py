@@ -6,20 +6,18 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from claimant._drive import blocking
-from claimant._flows.run import Journal, Plan, run
 from claimant._model.errors import Refused
+from claimant._model.journal import Journal
 from claimant._model.names import job_key, key_text
 from claimant._model.ops import Flow
 from claimant._model.outcome import Outcome
+from claimant._model.policy import Plan
 from claimant.declaring import Declared, operation_of, parts_of, signature_of
 from claimant.leases import Lease
 from claimant.runs import AsyncRun, Run
-
-if TYPE_CHECKING:
-    from claimant.claims import Claimant
+from claimant.wiring import Wiring
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,10 +46,10 @@ def decode_result(text: str | None) -> Any:
 class _Declaration(Generic[P, T]):
     """What both colours share: the declaration, and how one call becomes a flow."""
 
-    def __init__(self, claims: Claimant, declared: Declared, body: Callable[..., Any]) -> None:
+    def __init__(self, wiring: Wiring, declared: Declared, body: Callable[..., Any]) -> None:
         self.body = body
         self.name = declared.name
-        self._claims = claims
+        self._wiring = wiring
         self._declared = declared
         functools.update_wrapper(cast("Callable[..., Any]", self), body)
         # Frameworks read this: `run` is ours to pass, and not theirs to ask for.
@@ -67,18 +65,18 @@ class _Declaration(Generic[P, T]):
         return f"<{type(self).__name__} {self.name!r} stake={self._declared.stake.value}>"
 
     def _plan(self, parts: dict[str, str]) -> Plan:
-        declared, claims = self._declared, self._claims
+        declared, wiring = self._declared, self._wiring
         key = key_text(parts)
         return Plan(
             name=declared.name,
-            lease_key=job_key(claims.namespace, declared.name, key),
+            lease_key=job_key(wiring.namespace, declared.name, key),
             key=key,
-            label=claims.label,
+            label=wiring.label,
             stake=declared.stake,
             guarded=declared.guard is not None,
             lifetime_ms=declared.lifetime_ms,
             max_run_ms=declared.max_run_ms,
-            deadline_ms=claims.deadline_ms,
+            deadline_ms=wiring.store.deadline_ms,
             on_loss=declared.on_loss,
             held=declared.held,
             held_wait_ms=declared.held_wait_ms,
@@ -93,6 +91,8 @@ class _Declaration(Generic[P, T]):
     def _start(
         self, colour: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Flow[Outcome[Any]]:
+        from claimant._flows.run import run  # with the first start, and not with the declaration
+
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -106,8 +106,8 @@ class _Declaration(Generic[P, T]):
                 operation=operation_of(self._declared, parts, journal.slot, arguments),
                 lease=lease,
                 guard=self._declared.guard,
-                emit=self._claims.emit,
-                committed=lambda: self._claims.close_slot(journal.run_id),
+                emit=self._wiring.emit,
+                committed=lambda: self._wiring.close_slot(journal.run_id),
             )
             return self.body(given, *bound.args, **bound.kwargs)
 
@@ -121,7 +121,7 @@ class Job(_Declaration[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Start the job once, on this thread."""
-        return blocking.run(self._start(Run, args, kwargs), self._claims.handlers())
+        return self._wiring.run(self._start(Run, args, kwargs))
 
 
 class AsyncJob(_Declaration[P, T]):
@@ -131,9 +131,7 @@ class AsyncJob(_Declaration[P, T]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Start the job once, on the running loop."""
-        from claimant._drive import aio  # see claims.py: asyncio is imported by those who use it
-
-        return await aio.run(self._start(AsyncRun, args, kwargs), self._claims.aio_handlers())
+        return await self._wiring.arun(self._start(AsyncRun, args, kwargs))
 
 
 def colour_of(body: Callable[..., Any], name: str) -> type[Job[..., Any] | AsyncJob[..., Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from claimant._drive import clock
-from claimant._flows.run import Absent, OnLoss
 from claimant._model.errors import LeaseLost
 from claimant._model.holding import State, Tenure
+from claimant._model.policy import Absent, OnLoss
 
 Cause = Literal["lost", "absent", "stalled", "over"]
 _CAUSES: dict[State, Cause] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from claimant._drive import clock
-from claimant._flows.run import Journal
+from claimant._model.journal import Journal
 from claimant._model.errors import Refused
 from claimant._model.operation import Operation, identify, part_text
 from claimant._model.outcome import Answer, AnswerKind, Claim
@@ -152,12 +152,22 @@ class AsyncRun(_Runs):
                 yield item
                 self.beat()
 
+    @overload
     async def once(
         self,
         conn: Any,
-        effect: Callable[[Any], Awaitable[T] | T],
+        effect: Callable[[Any], Awaitable[T]],
         operation: tuple[object, ...] | None = None,
-    ) -> Answer[T]:
+    ) -> Answer[T]: ...
+
+    @overload
+    async def once(
+        self, conn: Any, effect: Callable[[Any], T], operation: tuple[object, ...] | None = None
+    ) -> Answer[T]: ...
+
+    async def once(
+        self, conn: Any, effect: Callable[[Any], Any], operation: tuple[object, ...] | None = None
+    ) -> Answer[Any]:
         """`Run.once`, awaited. `effect` may be a plain function or a coroutine function."""
         guard, found = self._declared(), self._identity(operation)
         context, checked = self._context(), self.lease.checked

@@ -26,13 +26,14 @@ def check(said: str) -> None:
     assert re.search(r"worker B  held: held by \S+, [\d.]+ m?s left", said)
     assert "worker C  done" in said
     assert "ledger    1 run, 1 skip" in said
-    assert "worker A  wakes and debits too: duplicate, claim lost" in said
+    # Told of the loss by the store, or by its own clock alone where it acts before the answer is there.
+    assert re.search("worker A  wakes and debits too: duplicate, claim (lost|absent)", said)
     assert "Both believed" in said
     assert "debits of order 42: 1; balance 958.00 of 1000.00" in said
     assert "attempts rejected and counted: 1" in said
     assert "12 starts without a claim, 6 duplicate attempts rejected" in said
-    assert "second effects: 0; missing: 0; balance 664.00 of 1000.00" in said
-    assert "worker A  claims again: ran, claim kept" in said
+    assert "second effects: 0; missing: 0; balance 706.00 of 1000.00" in said
+    assert re.search(r"worker A  order 4\d\d: ran, claim kept", said)
 
 
 def test_the_demo_on_the_embedded_default() -> None:

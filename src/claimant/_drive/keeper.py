@@ -27,9 +27,9 @@ CROWDED = 1_000
 class Keeper:
     """The thread and its inbox. `hand` never blocks and never fails for reasons of the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, process: Process) -> None:
         self._store = store
-        self._process: Process | None = None
+        self._process = process
         self._port: StorePort | None = None
         self.forget()
         on_fork(self)
@@ -47,12 +47,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wake_ms: int | None = None
         self._stopping = False
-        if self._process is not None:
-            self._process.forget()
-
-    def serve(self, process: Process) -> None:
-        """Use this process's clock, breaker and observers."""
-        self._process = process
+        self._process.forget()
 
     def tenures(self) -> list[Tenure]:
         """What this process holds or has just handed over."""
@@ -88,11 +83,8 @@ class Keeper:
             thread.join(timeout)
 
     def _serve(self) -> None:
-        process = self._process
-        if process is None:
-            raise RuntimeError("Keeper.serve() comes before Keeper.hand()")
         self._port = port = self._store.blocking()
-        table = blocking.handlers(process, port, None)
+        table = blocking.handlers(self._process, port, None)
         table[ops.Inbox] = self._wait
         table[ops.Tell] = lambda _: None
         while not self._stopping:

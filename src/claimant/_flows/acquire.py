@@ -33,25 +33,13 @@ from claimant._model.ops import (
     StoreAbsent,
     StoreUnknown,
 )
+from claimant._model.policy import Wanted
 from claimant._model.value import LeaseValue, decode, holder_of
 
 SLACK_MS = 1_000
 """How much more than its own lifetime a lease may have left before its lifetime counts as broken."""
 SENDS = 4
 """How often one acquisition's create is sent at most, within one deadline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to claim. `deadline_ms` spans all sends; `max_run_ms` is where renewal will stop."""
-
-    name: str
-    key: str
-    label: str
-    lifetime_ms: int
-    max_run_ms: int
-    deadline_ms: int
-    stall_after_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,23 @@ def _rejection(plan: Attempt, kind: AnswerKind) -> Execute:
 
 def _count_apart(plan: Attempt, kind: AnswerKind) -> Flow[None]:
     """Count a rejection in a transaction of its own, after the one that met it was rolled back."""
+    tries = 0
+    while True:
+        tries += 1
+        found = yield from _counted(plan, kind)
+        if found is None:
+            return
+        again = found.trouble in RERUN or (found.trouble is Trouble.LOST and plan.reopens)
+        if not again or tries > LOSSES:
+            yield from _tell_uncounted(plan, kind, found)
+            return
+        now: int = yield Now()
+        nap: int = yield Jitter(5 << tries)
+        yield SleepUntil(now + nap)
+
+
+def _counted(plan: Attempt, kind: AnswerKind) -> Flow[Diagnosis | None]:
+    """Count it once; what went wrong, or None. Safe to repeat: an attempt is rejected for one cause once."""
     opened = False
     try:
         yield Open()
@@ -250,7 +267,8 @@ def _count_apart(plan: Attempt, kind: AnswerKind) -> Flow[None]:
             yield from _give_up(broken=found.trouble is Trouble.LOST)
         if not isinstance(error, Exception):
             raise
-        yield from _tell_uncounted(plan, kind, found)
+        return found
+    return None
 
 
 def _uncounted(plan: Attempt, progress: Progress, found: Diagnosis) -> Flow[Answer[Any] | None]:

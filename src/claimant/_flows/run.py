@@ -8,11 +8,9 @@ exception or result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, TypeVar
 
-from claimant._flows.acquire import Got, HeldBy, Missing, Unsure, Wanted
+from claimant._flows.acquire import Got, HeldBy, Missing, Unsure
 from claimant._flows.release import release
 from claimant._flows.wait import acquire_within
 from claimant._model import slots
@@ -20,10 +18,11 @@ from claimant._model.durations import in_words
 from claimant._model.errors import LeaseLost, LedgerAbsent
 from claimant._model.events import Event, Level
 from claimant._model.holding import Tenure, cleanup_of
+from claimant._model.journal import Journal
 from claimant._model.ops import Call, Emit, Flow, Hand, HostEpoch, NewToken, Now
-from claimant._model.outcome import RETRY_IN_MS, Answer, AnswerKind, Claim, Kind, Outcome
+from claimant._model.outcome import RETRY_IN_MS, AnswerKind, Claim, Kind, Outcome
+from claimant._model.policy import Absent, Held, Plan
 from claimant._model.records import (
-    AnswerRow,
     Began,
     Begin,
     Finish,
@@ -34,88 +33,8 @@ from claimant._model.records import (
     SlotClosed,
     SlotState,
 )
-from claimant._model.stake import Stake
 
 T = TypeVar("T")
-
-
-class Absent(StrEnum):
-    """What a start does while the store is absent."""
-
-    PROCEED = "proceed"
-    SKIP = "skip"
-    WAIT = "wait"
-
-
-class Held(StrEnum):
-    """What a start does while somebody else holds the claim."""
-
-    SKIP = "skip"
-    WAIT = "wait"
-    STANDBY = "standby"
-
-
-class OnLoss(StrEnum):
-    """What a running body is told once its claim may no longer be trusted."""
-
-    GO_ON = "go-on"
-    STOP = "stop"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a declaration fixed, and what this call adds to it (`lease_key`, `key`). Times are ms."""
-
-    name: str
-    lease_key: str
-    key: str
-    label: str
-    stake: Stake
-    guarded: bool
-    lifetime_ms: int
-    max_run_ms: int
-    deadline_ms: int
-    on_loss: OnLoss
-    held: Held = Held.SKIP
-    held_wait_ms: int = 0
-    absent: Absent = Absent.PROCEED
-    absent_wait_ms: int = 0
-    every_ms: int | None = None
-    stall_after_ms: int | None = None
-    attempts: int = 1
-    at_most_once: bool = False
-
-    @property
-    def stall_bound_ms(self) -> int:
-        """After a hang, the longest time until another worker may start; after a crash it is the lifetime."""
-        return (self.stall_after_ms or self.max_run_ms) + self.lifetime_ms
-
-    def wanted(self) -> Wanted:
-        """What to claim."""
-        return Wanted(
-            self.name,
-            self.lease_key,
-            self.label,
-            self.lifetime_ms,
-            self.max_run_ms,
-            self.deadline_ms,
-            self.stall_after_ms,
-        )
-
-
-@dataclass(slots=True)
-class Journal:
-    """What the body does that the flow must know: written by `Run`, read after the body ended."""
-
-    run_id: str
-    slot: str | None
-    tenure: Tenure | None
-    claim: Claim
-    plan: Plan
-    answers: list[Answer[Any]] = field(default_factory=list)
-    rows: list[AnswerRow] = field(default_factory=list)
-    still_open: list[Callable[[], bool]] = field(default_factory=list)
-    """One question per joined transaction: is the caller's transaction with this effect still open?"""
 
 
 class _Away:

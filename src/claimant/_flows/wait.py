@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from claimant._flows.acquire import Claimed, Got, HeldBy, Unsure, Wanted, acquire
+from claimant._flows.acquire import Claimed, Got, HeldBy, Unsure, acquire
 from claimant._model.holding import cleanup_of
 from claimant._model.ops import Flow, Hand, Jitter, Now, SleepUntil
+from claimant._model.policy import Wanted
 
 FIRST_PAUSE_MS = 50
 LONGEST_PAUSE_MS = 1_000

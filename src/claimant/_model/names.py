@@ -54,7 +54,9 @@ def key_text(parts: Mapping[str, str]) -> str:
 
     Commas and percent signs in values are percent-encoded, so that distinct parts stay distinct.
     """
-    return ", ".join(f"{name}={value.replace('%', '%25').replace(',', '%2C')}" for name, value in parts.items())
+    return ", ".join(
+        f"{name}={value.replace('%', '%25').replace(',', '%2C')}" for name, value in parts.items()
+    )
 
 
 def job_key(namespace: str, name: str, key: str = "") -> str:

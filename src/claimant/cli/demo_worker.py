@@ -32,8 +32,9 @@ def main(role: str, store: str, ledger: str, wallet_url: str, namespace: str, *o
             say("running", slot=run.slot)
             done = 0
             for piece in run.beats(range(PIECES)):
-                time.sleep(0.15)  # the work: one piece of the report
+                time.sleep(0.1)  # the work: one piece of the report
                 done = piece + 1
+            sys.stdin.readline()  # until the other worker has looked, however slow this machine is
             return done
 
         @claims.job(

@@ -59,7 +59,9 @@ class Status:
         return {**self.report.as_dict(), "rejections": counted, "notes": list(self.notes)}
 
 
-def read_status(store: str | None, ledger: str | None, namespace: str, name: str | None, guard: str | None) -> Status:
+def read_status(
+    store: str | None, ledger: str | None, namespace: str, name: str | None, guard: str | None
+) -> Status:
     """Read the ledger, and the store if it answers: a status is worth most while it does not."""
     book = open_ledger(ledger or default_ledger(), namespace=namespace)
     notes: list[str] = []
@@ -103,7 +105,11 @@ def read_leases(store: str | None, namespace: str) -> list[Shown]:
     """The claims of a namespace, by name."""
     prefix = job_key(namespace, "")
     found = [
-        Shown(shown(": ".join(map(unquote, row.key.removeprefix(prefix).split(":")))), holder_of(row.value), row.remaining_ms)
+        Shown(
+            shown(": ".join(map(unquote, row.key.removeprefix(prefix).split(":")))),
+            holder_of(row.value),
+            row.remaining_ms,
+        )
         for row in _scan(store, namespace)
     ]
     return sorted(found, key=lambda each: each.name)
@@ -127,6 +133,7 @@ def initialise(ledger: str | None, guard: str | None, *, show_sql: bool) -> list
         said.append(sql_for(ledger) if show_sql else f"ledger tables are in {init_ledger(ledger)}")
     if guard is not None:
         declared = guards.once(guard)
-        said.append(guards.schema_sql(declared.dialect) if show_sql else f"guard tables are in {guards.init(guard)}")
+        said.append(
+            guards.schema_sql(declared.dialect) if show_sql else f"guard tables are in {guards.init(guard)}"
+        )
     return said
-

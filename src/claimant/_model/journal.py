@@ -1,0 +1,27 @@
+"""What one run's body does that its flow must know afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from claimant._model.holding import Tenure
+from claimant._model.outcome import Answer, Claim
+from claimant._model.policy import Plan
+from claimant._model.records import AnswerRow
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the body does that the flow must know: written by `Run`, read after the body ended."""
+
+    run_id: str
+    slot: str | None
+    tenure: Tenure | None
+    claim: Claim
+    plan: Plan
+    answers: list[Answer[Any]] = field(default_factory=list)
+    rows: list[AnswerRow] = field(default_factory=list)
+    still_open: list[Callable[[], bool]] = field(default_factory=list)
+    """One question per joined transaction: is the caller's transaction with this effect still open?"""

@@ -1,0 +1,141 @@
+"""What the jobs of one `Claimant` share: its store, its ledger, its keeper, and how flows are carried out on them.
+
+Nothing is opened, no thread starts and no interpreter is imported before the first start.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from claimant._drive.fork import on_fork
+from claimant._drive.ports import AsyncStorePort, LedgerPort, Observer, Store, StorePort
+from claimant._drive.process import Process
+from claimant._drive.worker import Worker
+from claimant._model.errors import LedgerAbsent
+from claimant._model.events import Event
+from claimant._model.ops import Flow, Request
+from claimant._model.records import CloseSlot
+from claimant._model.value import clean_label
+
+if TYPE_CHECKING:
+    from claimant._drive.keeper import Keeper
+
+T = TypeVar("T")
+Table = dict[type[Request], Callable[[Any], Any]]
+
+
+class Wiring:
+    """One process's side of one `Claimant`. Thread-safe."""
+
+    def __init__(
+        self, store: Store, ledger: LedgerPort, namespace: str, observers: Iterable[Observer]
+    ) -> None:
+        self.store = store
+        self.ledger = ledger
+        self.namespace = namespace
+        self._process = Process(observers, self._hand)
+        self._worker = Worker("claimant-ledger")
+        self._keeper: Keeper | None = None
+        self.forget()
+        on_fork(self)
+
+    def forget(self) -> None:
+        """A forked child starts over, and owns nothing of its parent's."""
+        for port in (getattr(self, "_port", None), getattr(self, "_aio_port", None)):
+            if port is not None:
+                port.forget()
+        self.ledger.forget()
+        self._ports = threading.RLock()
+        self._port: StorePort | None = None
+        self._aio_port: AsyncStorePort | None = None
+        self._table: Table | None = None
+        self._aio_table: Table | None = None
+
+    @property
+    def label(self) -> str:
+        """How this process names itself as a holder: host and process id."""
+        return clean_label(f"{socket.gethostname()}:{os.getpid()}")
+
+    def emit(self, event: Event) -> None:
+        """Tell the observers."""
+        self._process.emit(event)
+
+    # -- carrying flows out ---------------------------------------------------------------------------------------
+
+    def run(self, flow: Flow[T]) -> T:
+        """Carry `flow` out on this thread."""
+        from claimant._drive import blocking
+
+        table = self._table
+        if table is None:
+            with self._ports:
+                if self._port is None:
+                    self._port = self.store.blocking()
+                self._table = table = blocking.handlers(self._process, self._port, self.ledger)
+        return blocking.run(flow, table)
+
+    async def arun(self, flow: Flow[T]) -> T:
+        """Carry `flow` out on the running event loop."""
+        # asyncio costs more to import than the rest of claimant: only an asyncio program pays for it.
+        from claimant._drive import aio
+
+        table = self._aio_table
+        if table is None:
+            with self._ports:
+                if self._aio_port is None:
+                    self._aio_port = self.store.aio()
+                self._aio_table = table = aio.handlers(
+                    self._process, self._aio_port, self.ledger, self._worker
+                )
+        return await aio.run(flow, table)
+
+    def _hand(self, duty: Any) -> None:
+        keeper = self._keeper
+        if keeper is None:
+            from claimant._drive.keeper import Keeper
+
+            with self._ports:
+                if self._keeper is None:
+                    self._keeper = Keeper(self.store, self._process)
+                keeper = self._keeper
+        keeper.hand(duty)
+
+    def close_slot(self, run_id: str) -> None:
+        """Close the slot of a run whose caller has committed since; a ledger that is away leaves it open."""
+
+        def close() -> None:
+            try:
+                self.ledger.call(CloseSlot(run_id))
+            except LedgerAbsent as error:
+                text = f"a slot stays open, though its work was committed ({error})"
+                self.emit(Event("ledger.absent", "", text, "error", {"request": "CloseSlot"}))
+
+        self._worker.submit(close)
+
+    def forget_outage(self) -> None:
+        """Close the breaker: the next start asks the store again at once."""
+        self._process.forget()
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the keeper and close connections. What is still held lapses. May be used again."""
+        if self._keeper is not None:
+            self._keeper.close(self.store.deadline_ms / 1_000)
+        with self._ports:
+            port, self._port, self._table = self._port, None, None
+        if port is not None:
+            port.close()
+        self.ledger.close()
+
+    async def aclose(self) -> None:
+        """`close()` under asyncio."""
+        with self._ports:
+            port, self._aio_port, self._aio_table = self._aio_port, None, None
+        if port is not None:
+            await port.aclose()
+        self.close()
