@@ -52,6 +52,10 @@ class NotConnected(Exception):
     """There is no link by the deadline. The message is for people and holds no password."""
 
 
+class NotYet(NotConnected):
+    """No link came by the caller's own deadline; another caller's may be later."""
+
+
 class Connector(Generic[L]):
     """A pool of links, newest first, and the one attempt at a time that makes more. Thread-safe."""
 
@@ -90,12 +94,13 @@ class Connector(Generic[L]):
             self.leave(future)
             raise
         self.leave(future)
-        raise NotConnected(self.slow)
+        raise self.late()
 
-    @property
-    def slow(self) -> str:
-        """What to say when no link came in time."""
-        return f"no connection to {self._what} in time: its name, the network or its greeting did not answer"
+    def late(self) -> NotYet:
+        """What to raise when no link came in time."""
+        return NotYet(
+            f"no connection to {self._what} in time: its name, the network or its greeting did not answer"
+        )
 
     def ask(self) -> Future[L]:
         """The next link that becomes free or is opened. It must be taken, or left with `leave`."""

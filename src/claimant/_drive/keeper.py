@@ -86,7 +86,7 @@ class Keeper:
         self._port = port = self._store.blocking()
         table = blocking.handlers(self._process, port, None)
         table[ops.Inbox] = self._wait
-        table[ops.Tell] = lambda _: None
+        table[ops.Tell] = lambda request: self._process.emit(request.event)
         while not self._stopping:
             try:
                 blocking.run(keep(self._store.deadline_ms, self._duties), table)

@@ -90,7 +90,6 @@ def tenure_of(wanted: Wanted, token: str, sent_ms: int, state: State = State.KEP
         end_ms=sent_ms + wanted.max_run_ms,
         state=state,
         stall_after_ms=wanted.stall_after_ms,
-        beat_ms=sent_ms,
         accepted_ms=sent_ms,
     )
 

@@ -145,7 +145,7 @@ def _renew_due(duties: Duties, tenures: list[Tenure], now: int, deadline_ms: int
         elif now >= tenure.end_ms:
             text = f"the run passed max_run ({in_words(tenure.end_ms - tenure.claimed_ms)}): its lease is not renewed any more"
             yield from _end(duties, tenure, State.OVER, "lease.over", text)
-        elif tenure.stall_after_ms is not None and now - tenure.beat_ms > tenure.stall_after_ms:
+        elif tenure.stalled(now):
             text = (
                 f"no beat for {in_words(now - tenure.beat_ms)}: the lease is not renewed any more and lapses"
             )
@@ -163,6 +163,8 @@ def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[
     until = sent + min(
         [LONGEST_SEND_MS, *(_patience(tenure, sent) for tenure in duties.held if not tenure.ended)]
     )
+    for tenure in batch:
+        tenure.sent_ms = sent
     items = tuple(Renewal(tenure.key, tenure.value, tenure.lifetime_ms) for tenure in batch)
     replies: tuple[RenewReply, ...] = yield Renew(items, until)
     now: int = yield Now()
@@ -224,14 +226,15 @@ def _gone(duties: Duties, tenure: Tenure, deadline_ms: int) -> Flow[None]:
     tenure.lapsed = tenure.lapsed or sent >= tenure.accepted_ms + tenure.lifetime_ms
     token: str = yield NewToken()
     value = LeaseValue(token, tenure.lifetime_ms, tenure.label).encode()
-    reply: CreateReply = yield Create(tenure.key, value, tenure.lifetime_ms, sent + deadline_ms)
+    reply = yield from _create_again(tenure, value, sent, deadline_ms)
     if isinstance(reply, Granted) and not tenure.released:
+        # Written before `released` is read again: a release on another thread then sees the new value, or is seen here.
         tenure.value, tenure.token = value, token
-        yield from _accepted(tenure, sent)
-        yield from _told(
-            tenure, "lease.reclaimed", "the claim was gone and free, and was claimed anew", "warning"
-        )
-        return
+        if not tenure.released:
+            yield from _accepted(tenure, sent)
+            text = "the claim was gone and free, and was claimed anew"
+            yield from _told(tenure, "lease.reclaimed", text, "warning")
+            return
     if isinstance(reply, Granted | StoreUnknown):
         duties.push(sent, Cleanup(tenure.name, tenure.key, value, sent + tenure.lifetime_ms))
     if tenure.released:
@@ -248,6 +251,20 @@ def _gone(duties: Duties, tenure: Tenure, deadline_ms: int) -> Flow[None]:
             text = "the claim is gone"
     tenure.was_lost = True
     yield from _end(duties, tenure, State.LOST, "lease.lost", text)
+
+
+def _create_again(tenure: Tenure, value: str, sent: int, deadline_ms: int) -> Flow[CreateReply]:
+    """One conditional create, behind the breaker: a store that fell silent just now costs one deadline, not one per lease."""
+    if not (yield Gate()):
+        return StoreAbsent("the store did not answer a moment ago")
+    reply: CreateReply = yield Create(tenure.key, value, tenure.lifetime_ms, sent + deadline_ms)
+    match reply:
+        case StoreAbsent(reason) | StoreUnknown(reason):
+            now: int = yield Now()
+            yield from failed(tenure.name, reason, spent=now >= sent + deadline_ms)
+        case _:
+            yield Report(ok=True)
+    return reply
 
 
 def _unanswered(tenure: Tenure, now: int, reason: str) -> Flow[None]:
@@ -269,8 +286,9 @@ def _end(duties: Duties, tenure: Tenure, state: State, kind: str, text: str) -> 
 
 
 def _told(tenure: Tenure, kind: str, text: str, level: Level) -> Flow[None]:
-    yield Tell(tenure)
-    yield Emit(Event(kind, tenure.name, text, level, {"state": tenure.state.value, "key": tenure.key}))
+    yield Tell(
+        tenure, Event(kind, tenure.name, text, level, {"state": tenure.state.value, "key": tenure.key})
+    )
 
 
 def _clean(duties: Duties, duty: Cleanup, deadline_ms: int) -> Flow[None]:

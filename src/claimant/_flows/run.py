@@ -15,7 +15,7 @@ from claimant._flows.release import release
 from claimant._flows.wait import acquire_within
 from claimant._model import slots
 from claimant._model.durations import in_words
-from claimant._model.errors import LeaseLost, LedgerAbsent
+from claimant._model.errors import LeaseLost, LedgerAbsent, NotDone, Refused
 from claimant._model.events import Event, Level
 from claimant._model.holding import Tenure, cleanup_of
 from claimant._model.journal import Journal
@@ -181,7 +181,7 @@ def _ended(
     result: Any,
     encode: Callable[[Any], str | None],
 ) -> Flow[Outcome[Any]]:
-    kind, reason = _verdict(plan, journal)
+    kind, reason = _verdict(journal)
     if plan.guarded and not journal.answers:
         yield Emit(
             Event(
@@ -207,10 +207,11 @@ def _ended(
         journal.run_id,
         retry_in,
         tuple(journal.answers),
+        completed=kind is Kind.RAN,
     )
 
 
-def _verdict(plan: Plan, journal: Journal) -> tuple[Kind, str]:
+def _verdict(journal: Journal) -> tuple[Kind, str]:
     """What the guards' last word makes of a body that returned."""
     last = {answer.operation: answer for answer in journal.answers}.values()
     for answer in last:
@@ -228,25 +229,38 @@ def _verdict(plan: Plan, journal: Journal) -> tuple[Kind, str]:
 def _ended_badly(
     plan: Plan, journal: Journal, start: RunStart, started: int, error: BaseException
 ) -> Flow[Outcome[Any] | None]:
-    """Record a body that raised. The outcome where it stopped because of a loss; None where its exception goes on."""
-    if isinstance(error, LeaseLost):
-        reason = str(error)
-        claim = yield from _finish(plan, journal, start, started, Kind.STOPPED.value, reason, close=False)
+    """Record a body that raised. The outcome where a loss or a guard's answer ended it; None where its exception goes on."""
+    ending = _ending(journal, error)
+    if ending is not None:
+        kind, text = ending
+        claim = yield from _finish(plan, journal, start, started, kind.value, text, close=False)
         return Outcome(
-            Kind.STOPPED,
+            kind,
             claim,
             plan.name,
-            reason,
-            None,
-            journal.slot,
-            journal.run_id,
-            RETRY_IN_MS / 1000,
-            tuple(journal.answers),
+            text,
+            slot=journal.slot,
+            run_id=journal.run_id,
+            retry_in=RETRY_IN_MS / 1000,
+            answers=tuple(journal.answers),
         )
     reason = f"{type(error).__name__}: {error}"[:500]
     # A cancellation or an exit says nothing about the work: like a crash, it uses up no attempt of the slot.
-    kind = "failed" if isinstance(error, Exception) else Kind.STOPPED.value
-    yield from _finish(plan, journal, start, started, kind, reason, close=False)
+    recorded = "failed" if isinstance(error, Exception) else Kind.STOPPED.value
+    yield from _finish(plan, journal, start, started, recorded, reason, close=False)
+    return None
+
+
+def _ending(journal: Journal, error: BaseException) -> tuple[Kind, str] | None:
+    """What ended the body, if that was a loss, or `run.once(…).value` of an operation whose effect is not known to stand."""
+    if isinstance(error, LeaseLost):
+        return Kind.STOPPED, str(error)
+    if isinstance(error, NotDone | Refused) and any(
+        answer.operation == error.name for answer in journal.answers
+    ):
+        kind, reason = _verdict(journal)
+        if kind in (Kind.UNKNOWN, Kind.STOPPED):
+            return kind, reason
     return None
 
 

@@ -1,12 +1,11 @@
 """A holder's side of one acquisition: what it may believe, until when, and why it stopped believing.
 
-Once handed over, a `Tenure` is written by the keeper's flow alone, but for `released`, `beat_ms` and `on_change`,
-which are the holder's. Each field has one writer and is replaced whole, so no lock is needed between the two.
+Once handed over, a `Tenure` is written by the keeper's flow alone, but for `released` and `beat_ms`, which
+are the holder's. Each field has one writer and is replaced whole, so no lock is needed between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,7 +50,10 @@ class Tenure:
     state: State = State.KEPT
     stall_after_ms: int | None = None
     beat_ms: int = 0
+    """The last beat; 0 until the body has begun, which may wait for the ledger."""
     accepted_ms: int = 0
+    sent_ms: int = 0
+    """The last renewal that was sent, answered or not: it may have been carried out."""
     renewals: int = 0
     worst_gap_ms: int = 0
     was_lost: bool = False
@@ -60,7 +62,6 @@ class Tenure:
     """Whether a whole lifetime had passed since the last accepted send when the loss was learned."""
     reason: str = ""
     released: bool = False
-    on_change: Callable[[Tenure], None] | None = None
 
     def trusted(self, now_ms: int) -> bool:
         """Whether the holder may believe that it holds, now. Believing is not acting: no guard may rest on it."""
@@ -80,6 +81,14 @@ class Tenure:
         if self.state in (State.UNCONFIRMED, State.ABSENT) or self.was_absent:
             return "store absent"
         return "redelivered"
+
+    def stalled(self, now_ms: int) -> bool:
+        """Whether the body has shown no progress for `stall_after_ms`."""
+        return (
+            self.stall_after_ms is not None
+            and self.beat_ms > 0
+            and now_ms - self.beat_ms > self.stall_after_ms
+        )
 
     def claim(self, now_ms: int) -> Claim:
         """What to write down about the claim so far. A loss stays written down after the name was claimed anew."""
@@ -113,4 +122,6 @@ class Probe:
 
 def cleanup_of(tenure: Tenure) -> Cleanup:
     """The clean-up of a tenure's token, until the lease would have lapsed by itself."""
-    return Cleanup(tenure.name, tenure.key, tenure.value, tenure.accepted_ms + tenure.lifetime_ms)
+    return Cleanup(
+        tenure.name, tenure.key, tenure.value, max(tenure.accepted_ms, tenure.sent_ms) + tenure.lifetime_ms
+    )

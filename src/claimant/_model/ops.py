@@ -114,9 +114,10 @@ class Inbox(Request):
 
 @dataclass(frozen=True, slots=True)
 class Tell(Request):
-    """The keeper tells the holder of `tenure` that its state changed. Never waits. Reply: None."""
+    """The state of `tenure` has changed: its holder sees that in the tenure, observers get `event`. Reply: None."""
 
     tenure: Any
+    event: Event
 
 
 # -- the store ---------------------------------------------------------------------------------------------------

@@ -124,8 +124,8 @@ class Outcome(Generic[T]):
     run_id: str | None = None
     retry_in: float | None = None
     answers: tuple[Answer[Any], ...] = ()
-    completed: bool = True
-    """With kind "done": whether the work was completed, rather than given up."""
+    completed: bool = False
+    """Whether the work is known to be completed: by this run, or, with kind "done", by another rather than given up."""
     details: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
 
     @property

@@ -131,7 +131,7 @@ class CloseSlot(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class Skip(LedgerRequest):
-    """A start that did not run. `kind` is "held" or "absent". Reply: int, skips in a row since the last run."""
+    """A start that did not run. `kind` is "held", "absent" or "unknown". Reply: int, skips in a row since the last run."""
 
     job: str
     key: str
