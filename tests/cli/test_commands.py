@@ -112,3 +112,32 @@ def test_an_error_is_one_sentence_and_no_traceback(run: Callable[..., Result]) -
     assert refused.exit_code == 1
     assert refused.output.startswith("claimant: CLM")
     assert isinstance(refused.exception, SystemExit)
+
+
+def test_reading_makes_no_file_of_a_mistyped_path(run: Callable[..., Result], tmp_path: Path) -> None:
+    """`status` and `leases` on a path where nothing is say so, exit 1, and leave nothing behind."""
+    for command in ("status", "leases"):
+        said = run(command, where=["--ledger", f"sqlite:{tmp_path}/typo.db", "--store", f"sqlite:{tmp_path}/typo.db"])
+        assert said.exit_code == 1
+        assert "typo.db" in said.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_status_has_one_line_per_job_however_many_keys_it_has(app: Claimant, run: Callable[..., Result]) -> None:
+    """A hundred orders are one line, and the one that failed is in it; `status NAME` sums them up."""
+
+    @app.job("debit", key=["order_id"], stake="scan")
+    def debit(run_: Run, order_id: int) -> None:
+        if order_id == 13:
+            raise ValueError("no such order")
+
+    for order in range(30):
+        if order == 13:
+            with pytest.raises(ValueError, match="no such order"):
+                debit(order)
+        else:
+            debit(order)
+    (line,) = run("status").output.splitlines()
+    assert line.startswith("debit[order_id=13]: failed ")
+    assert line.endswith("(30 keys: 1 failed, 29 ok)")
+    assert "30 runs, 1 failed" in run("status", "debit").output

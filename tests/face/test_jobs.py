@@ -267,6 +267,50 @@ def test_the_same_operation_with_other_values_is_a_mismatch(claims: Claimant, ap
     assert debits(app) == [(42, 100)]
 
 
+def test_a_body_that_takes_the_value_of_a_mismatch_ends_stopped(claims: Claimant, app: str) -> None:
+    """`run.once(…).value` raises inside the body: the outcome is stopped and not a failure, and its `.value` says why."""
+
+    @claims.job("debit", key=["order_id"], stake="money", guard=once(f"sqlite:{app}"))
+    def debit(run: Run, order_id: int, cents: int) -> int | None:
+        conn = sqlite3.connect(app)
+        try:
+            return run.once(conn, lambda tx: tx.execute("SELECT 1") and cents).value
+        finally:
+            conn.close()
+
+    assert debit(42, 100).value == 100
+    outcome = debit(42, 999)
+    assert outcome.kind is Kind.STOPPED
+    with pytest.raises(Refused, match="CLM043"):
+        _ = outcome.value
+    assert claims.ledger.jobs("debit")[0].failed == 0
+
+
+def test_a_body_that_takes_the_value_of_an_attempt_in_flight_leaves_its_slot_open(
+    claims: Claimant, app: str
+) -> None:
+    """The first attempt still holds the lock: the outcome is unknown, no attempt is used up, and the next start does the work."""
+
+    @claims.job("close-day", every="1h", attempts=1, stake="money", guard=once(f"sqlite:{app}", longest="50ms"))
+    def close_day(run: Run) -> int | None:
+        conn = sqlite3.connect(app)
+        try:
+            return run.once(conn, lambda tx: tx.execute("INSERT INTO debit VALUES (1, 1)") and 1).value
+        finally:
+            conn.close()
+
+    first = sqlite3.connect(app, isolation_level=None)
+    first.execute("BEGIN IMMEDIATE")
+    outcome = close_day()
+    first.rollback()
+    first.close()
+    assert outcome.kind is Kind.UNKNOWN
+    with pytest.raises(NotDone):
+        _ = outcome.value
+    assert close_day().value == 1
+    assert debits(app) == [(1, 1)]
+
+
 def test_keys_claim_separately(claims: Claimant, app: str, held: Held) -> None:
     """Two orders never exclude each other; one order does."""
     debit = debit_job(claims, app)

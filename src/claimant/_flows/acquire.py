@@ -118,7 +118,7 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
                     return HeldBy(holder_of(reply.value), remaining, reply.value)
                 case StoreAbsent(reason) if not doubt:
                     now: int = yield Now()
-                    yield from failed(wanted.name, reason, spent=now >= until_ms)
+                    yield from failed(wanted.name, wanted.key, reason, spent=now >= until_ms)
                     return Missing(reason)
                 case StoreAbsent(reason) | StoreUnknown(reason):
                     doubt = doubt or reason
@@ -133,7 +133,7 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
         yield Hand(cleanup_of(tenure))
         raise
     now = yield Now()
-    yield from failed(wanted.name, doubt, spent=now >= until_ms)
+    yield from failed(wanted.name, wanted.key, doubt, spent=now >= until_ms)
     tenure.state = State.UNCONFIRMED
     return Unsure(tenure, doubt)
 

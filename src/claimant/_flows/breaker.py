@@ -33,11 +33,11 @@ def after(state: Breaker, report: Report) -> Breaker:
     return Breaker(failures, state.open or report.spent or failures >= THRESHOLD)
 
 
-def failed(name: str, reason: str, *, spent: bool) -> Flow[None]:
+def failed(name: str, key: str, reason: str, *, spent: bool) -> Flow[None]:
     """Report a request without an answer; if that opened the breaker, have the keeper probe and tell observers."""
     if (yield Report(ok=False, spent=spent, reason=reason)):
         now: int = yield Now()
-        yield Hand(Probe(now + PROBE_EVERY_MS))
+        yield Hand(Probe(now + PROBE_EVERY_MS, key))
         yield Emit(
             Event(
                 "store.absent",

@@ -27,8 +27,6 @@ from claimant._model.ops import (
     NewToken,
     NotOurs,
     Now,
-    Peek,
-    PeekReply,
     Release,
     Released,
     ReleaseReply,
@@ -49,7 +47,8 @@ TOGETHER_MS = 10
 """Renewals due within this of each other leave together."""
 LONGEST_SEND_MS = 2_000
 """No store request of the keeper blocks its other duties for longer."""
-PROBE_KEY = "claimant:probe"
+PROBE_VALUE = "probe"
+"""What a probe asks to release: no lease has it. A request that writes, because a store that can only be read is absent."""
 
 Duty: TypeAlias = Tenure | Cleanup | Probe
 
@@ -60,7 +59,7 @@ class Duties:
 
     heap: list[tuple[int, int, Duty]] = field(default_factory=list)
     seq: int = 0
-    probing: bool = False
+    probing: Probe | None = None
     held: dict[Tenure, None] = field(default_factory=dict)
     """What is being renewed: after a fault of its own, the keeper starts again from here."""
 
@@ -91,9 +90,9 @@ def keep(deadline_ms: int, duties: Duties) -> Flow[None]:
     duties.heap = sorted(entry for entry in duties.heap if isinstance(entry[2], Cleanup))
     for tenure in duties.held:
         duties.push(begun, tenure)
-    if duties.probing:
+    if duties.probing is not None:
         # The probe may have ended with the flow that sent it, and only a probe closes the breaker of an idle process.
-        duties.push(begun, Probe(begun))
+        duties.push(begun, duties.probing)
     while True:
         arrived: tuple[Duty, ...] | None = yield Inbox(duties.next_ms())
         if arrived is None:
@@ -113,7 +112,7 @@ def keep(deadline_ms: int, duties: Duties) -> Flow[None]:
             if isinstance(duty, Cleanup):
                 yield from _clean(duties, duty, deadline_ms)
             else:
-                yield from _probe(duties, deadline_ms)
+                yield from _probe(duties, duty, deadline_ms)
 
 
 def _take(duties: Duties, duty: Duty, now: int) -> Flow[None]:
@@ -125,8 +124,8 @@ def _take(duties: Duties, duty: Duty, now: int) -> Flow[None]:
             duties.push((yield from _next_renewal(duty, now)), duty)
         case Cleanup():
             duties.push(now, duty)
-        case Probe(at_ms) if not duties.probing:
-            duties.probing = True
+        case Probe(at_ms) if duties.probing is None:
+            duties.probing = duty
             duties.push(at_ms, duty)
 
 
@@ -172,7 +171,7 @@ def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[
     if len(reasons) < len(replies):
         yield Report(ok=True)
     else:
-        yield from failed(batch[0].name, reasons[0], spent=now >= until)
+        yield from failed(batch[0].name, batch[0].key, reasons[0], spent=now >= until)
     for tenure, reply in zip(batch, replies, strict=True):
         if tenure.released:
             duties.held.pop(tenure, None)
@@ -261,7 +260,7 @@ def _create_again(tenure: Tenure, value: str, sent: int, deadline_ms: int) -> Fl
     match reply:
         case StoreAbsent(reason) | StoreUnknown(reason):
             now: int = yield Now()
-            yield from failed(tenure.name, reason, spent=now >= sent + deadline_ms)
+            yield from failed(tenure.name, tenure.key, reason, spent=now >= sent + deadline_ms)
         case _:
             yield Report(ok=True)
     return reply
@@ -304,21 +303,21 @@ def _clean(duties: Duties, duty: Cleanup, deadline_ms: int) -> Flow[None]:
         case Released() | NotOurs():
             yield Report(ok=True)
         case StoreAbsent(reason) | StoreUnknown(reason):
-            yield from failed(duty.name, reason, spent=later >= now + deadline_ms)
+            yield from failed(duty.name, duty.key, reason, spent=later >= now + deadline_ms)
             duties.push(later + PROBE_EVERY_MS, duty)
 
 
-def _probe(duties: Duties, deadline_ms: int) -> Flow[None]:
+def _probe(duties: Duties, duty: Probe, deadline_ms: int) -> Flow[None]:
     now: int = yield Now()
     if (yield Gate()):
-        duties.probing = False
+        duties.probing = None
         return
-    reply: PeekReply = yield Peek(PROBE_KEY, now + deadline_ms)
+    reply: ReleaseReply = yield Release(duty.key, PROBE_VALUE, now + deadline_ms)
     if isinstance(reply, StoreAbsent | StoreUnknown):
         early: int = yield Jitter(PROBE_EVERY_MS // 5)
         later: int = yield Now()
-        duties.push(later + PROBE_EVERY_MS - early, Probe(later))
+        duties.push(later + PROBE_EVERY_MS - early, duty)
         return
-    duties.probing = False
+    duties.probing = None
     yield Report(ok=True)
     yield Emit(Event("store.returned", "", "the lease store answers again; jobs claim again", "warning"))

@@ -62,7 +62,7 @@ def release(tenure: Tenure, deadline_ms: int) -> Flow[None]:
         case StoreAbsent(reason) | StoreUnknown(reason):
             yield Hand(rest)
             later: int = yield Now()
-            yield from failed(tenure.name, reason, spent=later >= now + deadline_ms)
+            yield from failed(tenure.name, tenure.key, reason, spent=later >= now + deadline_ms)
 
 
 def leave_to_keeper(tenure: Tenure) -> Flow[None]:

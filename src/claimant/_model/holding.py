@@ -115,9 +115,13 @@ class Cleanup:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The breaker has opened: ask the store now and then whether it is back."""
+    """The breaker has opened: ask the store now and then whether it is back.
+
+    `key` is that of the lease whose request failed: what the store refuses for it, it must not allow for the probe.
+    """
 
     at_ms: int
+    key: str
 
 
 def cleanup_of(tenure: Tenure) -> Cleanup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,7 +65,7 @@ def read_status(
     store: str | None, ledger: str | None, namespace: str, name: str | None, guard: str | None
 ) -> Status:
     """Read the ledger, and the store if it answers: a status is worth most while it does not."""
-    book = open_ledger(ledger or default_ledger(), namespace=namespace)
+    book = open_ledger(_there("ledger", ledger, default_ledger), namespace=namespace)
     notes: list[str] = []
     try:
         jobs, tallies, now = book.jobs(name), book.tallies(name), book.now()
@@ -116,12 +118,23 @@ def read_leases(store: str | None, namespace: str) -> list[Shown]:
 
 
 def _scan(store: str | None, namespace: str) -> list[LeaseRow]:
-    opened = open_store(store or default_store())
+    opened = open_store(_there("store", store, default_store))
     port = opened.blocking()
     try:
         return list(port.scan(job_key(namespace, ""), clock.now_ms() + PATIENCE_MS))
     finally:
         port.close()
+
+
+def _there(what: str, url: str | None, default: Callable[[], str]) -> str:
+    """The URL to read from. A file that does not exist is refused: reading must not make one of a mistyped path."""
+    named = url or default()
+    scheme, _, rest = named.partition(":")
+    path = Path(rest.partition("?")[0]).expanduser()
+    if scheme == "sqlite" and not path.exists():
+        whose = "" if url else f" (this host's embedded {what}; name another with --{what} URL)"
+        raise Refused("CLM073", f"there is no {what} at {path}{whose}: nothing has started with it yet")
+    return named
 
 
 def initialise(ledger: str | None, guard: str | None, *, show_sql: bool) -> list[str]:

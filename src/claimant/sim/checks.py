@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from claimant._flows.acquire import SLACK_MS
 from claimant._flows.breaker import PROBE_EVERY_MS
+from claimant._flows.keep import PROBE_VALUE
 from claimant._model.holding import Cleanup, State, Tenure
 from claimant._model.ops import (
     Create,
@@ -68,6 +69,8 @@ class Checks:
         match request:
             case Create(key, value):
                 self._creating(task, key, value)
+            case Release(_, value) if value == PROBE_VALUE:
+                self.world.count("probe sent")
             case Release(_, value):
                 self._own(task, value, "releases")
                 if task.attempt is not None:

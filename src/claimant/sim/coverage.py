@@ -18,7 +18,7 @@ SOMETIMES = (
     "gate shut",
     "fault at Renew",
     "fault at Release",
-    "fault at Peek",
+    "probe sent",
     "keeper started again",
     "breaker opened",
     "breaker closed",

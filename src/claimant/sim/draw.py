@@ -15,7 +15,7 @@ from claimant.sim.schedule import Blow, Harm, Host, Interruption, Mode, Schedule
 
 LIFETIMES_MS = (600, 600, 900, 1_500, 3_000)
 EVERY_MS = 120_000
-AIMED = ("Create", "Renew", "Release", "Begin", "Finish", "Effect", "Commit", "Peek")
+AIMED = ("Create", "Renew", "Release", "Begin", "Finish", "Effect", "Commit")
 """Requests that strokes aim at, besides whatever a process happens to do."""
 FAULTY_MS = 8_000
 """Faults happen within so much time; the calm follows."""

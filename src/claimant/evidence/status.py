@@ -1,0 +1,316 @@
+"""One line per job, fit for three in the morning: what it does or why it does not, who holds it, since when.
+
+Skipping is never shown as success: a job whose every start says "somebody else holds it" has stopped, however
+happily its processes exit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from claimant._drive.ports import LeaseRow
+from claimant._model.durations import in_words
+from claimant._model.names import shown
+from claimant._model.records import JobRow, TallyRow
+from claimant._model.value import holder_of
+
+
+class State(StrEnum):
+    """How a job stands."""
+
+    RUNNING = "running"
+    OK = "ok"
+    """The last run ended in success."""
+    SKIPPING = "skipping"
+    """Starts are refused because somebody else holds the claim, and no run that we know of explains it."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """The last run was stopped, or an operation of its was refused."""
+    UNKNOWN = "unknown"
+    """Whether the last run's effect happened is not known."""
+    UNCOMMITTED = "uncommitted"
+    UNFINISHED = "unfinished"
+    """The last run started and never ended: it crashed, or it was cut off from the ledger."""
+    NEVER = "never ran"
+
+
+_BY_KIND = {
+    "ran": State.OK,
+    "failed": State.FAILED,
+    "stopped": State.STOPPED,
+    "unknown": State.UNKNOWN,
+    "uncommitted": State.UNCOMMITTED,
+}
+
+
+def state_of(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = True) -> State:
+    """How `job` stands at `now` (epoch ms on the ledger's clock).
+
+    `lease` is its lease as the store shows it, None if there is none. `asked`: the store did answer; where it did
+    not, a missing lease says nothing.
+    """
+    if job.running_since is not None:
+        # Longer than a lifetime at work, and no lease: it runs without a claim, or it has crashed.
+        gone = asked and lease is None and now - job.running_since > job.lifetime_ms
+        return State.UNFINISHED if gone else State.RUNNING
+    if _is_skipping(job, lease):
+        return State.SKIPPING
+    if job.runs == 0:
+        return State.NEVER
+    if job.unfinished_since is not None and job.unfinished_since == job.last_started:
+        return State.UNFINISHED
+    return _BY_KIND.get(job.last_kind, State.UNKNOWN)
+
+
+def _is_skipping(job: JobRow, lease: LeaseRow | None) -> bool:
+    """Whether the last skips have no run that explains them.
+
+    A skip within a lifetime after a run's end may be owed to that run's own lease, unless there is a lease still.
+    """
+    if not job.skips_in_row or job.last_skip is None:
+        return False
+    explained_until = max(job.last_ended or 0, job.last_started or 0)
+    return job.last_skip > explained_until + (0 if lease is not None else job.lifetime_ms)
+
+
+def one_line(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = True) -> str:
+    """The job in one line; the arguments are those of `state_of`."""
+    state = state_of(job, lease, now, asked=asked)
+    name = shown(f"{job.job}[{job.key}]" if job.key else job.job)
+    match state:
+        case State.RUNNING:
+            text = f"for {_ago(job.running_since, now)} by {_who(job.running_holder)}{_left(lease)}"
+            if job.skips_in_row:
+                text += f"; {_times(job.skips_in_row, 'start')} skipped meanwhile"
+        case State.SKIPPING:
+            who = holder_of(lease.value) if lease is not None else job.last_skip_holder
+            since = f" for {_ago(job.skips_since, now)}" if job.skips_since is not None else ""
+            cause = f"held by {_who(who)}{_left(lease)}" if who else job.last_skip_reason
+            text = f"{_times(job.skips_in_row, 'skip')} in a row{since}, {cause}; {_last_success(job, now)}"
+        case State.UNFINISHED:
+            text = _unfinished(job, now) + f"; {_last_success(job, now)}"
+        case State.OK:
+            text = f"last success {_ago(job.last_success, now)} ago"
+        case State.NEVER:
+            text = "no start is recorded"
+        case _:
+            reason = f": {shown(job.last_reason, 200)}" if job.last_reason else ""
+            text = f"{_ago(job.last_ended, now)} ago{reason}; {_last_success(job, now)}"
+    comma = (
+        "" if state in (State.RUNNING, State.FAILED, State.STOPPED, State.UNKNOWN, State.UNCOMMITTED) else ","
+    )
+    return f"{name}: {state.value}{comma} {text}"
+
+
+def _unfinished(job: JobRow, now: int) -> str:
+    running = job.running_since is not None
+    since = job.running_since if running else job.unfinished_since
+    who = _who(job.running_holder if running else job.unfinished_holder)
+    age = now - (since or now)
+    said = f"started {in_words(age)} ago by {who}, no end recorded" + (", no lease" if running else "")
+    if age <= job.stall_bound_ms:
+        bound = f"resumes within {in_words(job.lifetime_ms)} of a crash, {in_words(job.stall_bound_ms)} of a hang, at the next start"
+    else:
+        bound = f"its stall bound of {in_words(job.stall_bound_ms)} has passed and nothing has started since"
+    return f"{said}; {bound}"
+
+
+def _last_success(job: JobRow, now: int) -> str:
+    return (
+        "never a success"
+        if job.last_success is None
+        else f"last real success {_ago(job.last_success, now)} ago"
+    )
+
+
+def _left(lease: LeaseRow | None) -> str:
+    if lease is None:
+        return ""
+    if lease.remaining_ms is None:
+        return ", its lease has no end (immortal)"
+    return f", lease {in_words(lease.remaining_ms)} left"
+
+
+def _ago(instant: int | None, now: int) -> str:
+    return "an unknown time" if instant is None else in_words(now - instant)
+
+
+def _who(label: str) -> str:
+    return shown(label) or "somebody unnamed"
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+_SHOWN = 20
+_WELL = (State.OK, State.RUNNING, State.NEVER)
+_WORST_FIRST = (
+    State.SKIPPING,
+    State.UNFINISHED,
+    State.UNKNOWN,
+    State.FAILED,
+    State.STOPPED,
+    State.UNCOMMITTED,
+    State.RUNNING,
+    State.OK,
+    State.NEVER,
+)
+
+
+def _by_job(judged: Iterable[JobStatus]) -> list[list[JobStatus]]:
+    groups: dict[str, list[JobStatus]] = {}
+    for each in judged:
+        groups.setdefault(each.job.job, []).append(each)
+    return list(groups.values())
+
+
+def _job_line(each: list[JobStatus]) -> str:
+    worst = min(each, key=lambda one: _WORST_FIRST.index(one.state))
+    if len(each) == 1:
+        return worst.line
+    counts = Counter(one.state for one in each)
+    keys = ", ".join(f"{counts[state]} {state.value}" for state in _WORST_FIRST if counts[state])
+    if worst.state in _WELL:
+        return f"{shown(worst.job.job)}: {len(each)} keys: {keys}"
+    return f"{worst.line} ({len(each)} keys: {keys})"
+
+
+def policy(*rows: JobRow) -> tuple[str, ...]:
+    """What a job's last start declared, and what came of it, all keys together, a line each; () if it never started."""
+    started = [row for row in rows if row.stake]
+    if not started:
+        return ()
+    job = max(started, key=lambda row: row.last_started or 0)
+
+    def total(of: Callable[[JobRow], int]) -> int:
+        return sum(map(of, rows))
+
+    guarded = {
+        True: "guarded: a duplicate is rejected where the effect lands, and counted",
+        False: "no guard: the lease makes duplicates rare, nothing rejects them",
+    }[job.guarded]
+    return (
+        f"stake {job.stake}; {guarded}",
+        (
+            f"after a crash another worker may start within {in_words(job.lifetime_ms)}, after a hang within "
+            f"{in_words(job.stall_bound_ms)}; a run lasts {in_words(job.max_run_ms)} at most"
+        ),
+        (
+            f"{_times(total(lambda row: row.runs), 'run')}, {total(lambda row: row.failed)} failed, "
+            f"{total(lambda row: row.unfinished)} without an end, {total(lambda row: row.without_claim)} without a claim"
+        ),
+        (
+            f"{_times(total(lambda row: row.duplicates), 'duplicate')} rejected, "
+            f"{_times(total(lambda row: row.overlaps), 'unguarded overlap')}, "
+            f"{_times(total(lambda row: row.skips_total), 'skip')}"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job and key, judged."""
+
+    job: JobRow
+    state: State
+    line: str
+    lease: LeaseRow | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; instants are epoch ms on the ledger's clock."""
+        lease = None
+        if self.lease is not None:
+            lease = {"holder": holder_of(self.lease.value), "remaining_ms": self.lease.remaining_ms}
+        return {"state": self.state.value, "line": self.line, "lease": lease, **asdict(self.job)}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All jobs of a namespace at one instant, with the attempts that guards rejected."""
+
+    now: int
+    jobs: tuple[JobStatus, ...]
+    tallies: tuple[TallyRow, ...]
+
+    @property
+    def duplicates(self) -> int:
+        """Rejected attempts, all jobs together."""
+        return sum(tally.count for tally in self.tallies)
+
+    @property
+    def wasted_ms(self) -> int:
+        """Work of runs all of whose attempts were rejected."""
+        return sum(tally.wasted_ms for tally in self.tallies)
+
+    def lines(self, *, explain: bool = False) -> list[str]:
+        """For a terminal: a line per job, then a line per cause of duplicates.
+
+        Of a job with many keys the line is the worst key's, with a count of the others. `explain` adds the job's
+        policy and the first keys that are not well.
+        """
+        lines: list[str] = []
+        for each in _by_job(self.jobs):
+            lines.append(_job_line(each))
+            if explain:
+                ill = [one.line for one in each if one.state not in _WELL] if len(each) > 1 else []
+                lines += [f"  {line}" for line in (*ill[:_SHOWN], *policy(*(one.job for one in each)))]
+        if self.tallies:
+            lines.append(f"duplicates rejected: {self.duplicates}, {in_words(self.wasted_ms)} of work wasted")
+            lines += [f"  {tally_line(tally)}" for tally in self.tallies]
+        without = sum(each.job.without_claim for each in self.jobs)
+        if without:
+            lines.append(f"runs without a claim: {without}")
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        rows = [each.job for each in self.jobs]
+        return {
+            "now": self.now,
+            "jobs": [each.as_dict() for each in self.jobs],
+            "duplicates": [asdict(tally) for tally in self.tallies],
+            "totals": {
+                "runs": sum(row.runs for row in rows),
+                "failed": sum(row.failed for row in rows),
+                "unfinished": sum(row.unfinished for row in rows),
+                "without_claim": sum(row.without_claim for row in rows),
+                "overlaps": sum(row.overlaps for row in rows),
+                "skips": sum(row.skips_total for row in rows),
+                "duplicates": self.duplicates,
+                "wasted_ms": self.wasted_ms,
+            },
+        }
+
+
+def tally_line(tally: TallyRow) -> str:
+    """One cause of duplicates in words."""
+    joined = ", in transactions that may have rolled back" if tally.joined else ""
+    return (
+        f"{shown(tally.job)} ({tally.stake}): {tally.count}, {tally.hole or 'cause not known'}, claim {tally.claim}{joined}; "
+        f"{in_words(tally.wasted_ms)} of work wasted"
+    )
+
+
+def report(
+    jobs: Iterable[JobRow],
+    tallies: Iterable[TallyRow],
+    now: int,
+    *,
+    lease_of: Callable[[JobRow], LeaseRow | None] = lambda _: None,
+    asked: bool = False,
+) -> Report:
+    """Judge every row. `lease_of` gives a job's lease from the store's rows; `asked`: the store did answer."""
+    judged = []
+    for job in jobs:
+        lease = lease_of(job)
+        judged.append(
+            JobStatus(
+                job, state_of(job, lease, now, asked=asked), one_line(job, lease, now, asked=asked), lease
+            )
+        )
+    return Report(now, tuple(judged), tuple(tallies))

@@ -1,0 +1,138 @@
+"""One connection to a Redis or Valkey: the client library connects and greets, we send and read.
+
+The library's connection keeps URL options, TLS, credentials and the greeting; its retries, timeouts and parser are
+not used, so that one deadline spans a whole exchange, and errors arrive as the server wrote them.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+from claimant._drive.clock import now_ms
+from claimant._drive.connector import NotConnected
+from claimant.stores.redis_asking import Batch, Reply, Silence, pack
+from claimant.stores.redis_reader import reader
+from claimant.stores.redis_words import no_connection
+
+CONNECT_S = 2.0
+"""Each step of connecting and greeting ends after this; the caller leaves at its own deadline."""
+CHUNK = 16_384
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Raw(Protocol):
+    """What we use of the library's connection."""
+
+    _sock: socket.socket | None
+
+    def connect(self) -> None:
+        """Connect and greet."""
+
+    def disconnect(self) -> None:
+        """Close."""
+
+
+class RedisLink:
+    """A connection, or one to be. Used by one thread or one event loop at a time."""
+
+    def __init__(self, make: Callable[[], Raw], address: str, secrets: tuple[str, ...]) -> None:
+        self._make = make
+        self._address = address
+        self._secrets = secrets
+        self._raw: Raw | None = None
+        self._poll: Any = None
+        self.socket: socket.socket = cast("socket.socket", None)
+        self.buffer = bytearray(CHUNK)
+
+    def open(self) -> None:
+        """Connect and greet. Raises `NotConnected`."""
+        try:
+            raw = self._raw = self._make()
+            raw.connect()
+        except Exception as error:
+            raise NotConnected(no_connection(error, self._address, self._secrets)) from None
+        sock = _socket_of(raw)
+        if sock is None:
+            raise NotConnected(f"no connection to {self._address}: it was closed while greeting")
+        self.socket = sock
+        self.reader = reader()
+        if hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(self.socket, select.POLLIN)
+
+    def cut(self) -> None:
+        """Have an attempt that hangs fail: its next read or write ends at once. A name look-up cannot be cut."""
+        sock = _socket_of(self._raw)
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def usable(self) -> bool:
+        """Whether nothing has arrived while idle: neither an end nor bytes that nobody asked for."""
+        try:
+            if self._poll is not None:
+                return not self._poll.poll(0)
+            return not select.select([self.socket], [], [], 0)[0]
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.disconnect()
+
+    def drop(self) -> None:
+        """In a forked child: close our copy of the descriptor; the parent's connection stays as it is."""
+        sock = _socket_of(self._raw)
+        if sock is not None:
+            sock.close()
+        self.close()  # finds the socket closed, and has nothing to say to the server
+
+    def exchange(self, batch: Batch, until_ms: int) -> list[Reply]:
+        """Send `batch` and read its replies. Raises `Silence`: the link is then not to be used again."""
+        replies: list[Reply] = []
+        sock, take, feed, buffer = self.socket, self.reader.gets, self.reader.feed, self.buffer
+        try:
+            data = memoryview(pack(batch))
+            while data:
+                sock.settimeout(_left(until_ms))
+                data = data[sock.send(data) :]
+            while len(replies) < len(batch):
+                reply = take()
+                if reply is not False:
+                    replies.append(reply)
+                    continue
+                sock.settimeout(_left(until_ms))
+                size = sock.recv_into(buffer)
+                if not size:
+                    raise Silence("the server closed the connection before it answered", replies)
+                feed(buffer, 0, size)
+        except TimeoutError:
+            raise Silence("the server did not answer in time", replies) from None
+        except OSError as error:
+            raise Silence(
+                f"the connection broke before the answer ({error.strerror or type(error).__name__})", replies
+            ) from None
+        except ValueError as error:
+            raise Silence(
+                f"what answers is not a Redis or Valkey ({type(error).__name__})", replies
+            ) from None
+        return replies
+
+
+def _left(until_ms: int) -> float:
+    left_ms = until_ms - now_ms()
+    if left_ms <= 0:
+        raise TimeoutError
+    return left_ms / 1_000
+
+
+def _socket_of(raw: Raw | None) -> socket.socket | None:
+    """The one private name of the libraries that we use; both have it in every release since redis-py 3."""
+    return raw._sock if raw is not None else None  # noqa: SLF001
