@@ -49,7 +49,7 @@ SIDEWAYS = {
 }
 
 # One room in several files: what `claims.py` would hold if files could be long.
-PART_OF = dict.fromkeys(["declaring", "embedded", "holds", "jobs", "leases", "runs"], "claims")
+PART_OF = dict.fromkeys(["declaring", "embedded", "holds", "jobs", "leases", "runs", "wiring"], "claims")
 
 # Where nothing but decisions lives: values in, values out.
 PURE = {"_model", "_flows"}

@@ -21,22 +21,17 @@ from typing import (
     overload,
 )
 
-from claimant._drive.ports import LedgerPort, Observer, Store
 from claimant._model.durations import Duration
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.stake import Stake
 from claimant.declaring import declare
-from claimant.embedded import default_ledger, default_store
 from claimant.guards import Once
 from claimant.jobs import AsyncJob, Job, colour_of
-from claimant.ledger import Spooled, open_ledger
-from claimant.observe.logging import log_event
 from claimant.runs import AsyncRun, Run
-from claimant.stores import open_store
-from claimant.wiring import Wiring
 
 if TYPE_CHECKING:
+    from claimant._drive.ports import LedgerPort, Observer, Store
     from claimant.holds import Hold
 
 P = ParamSpec("P")
@@ -61,6 +56,8 @@ def _store_of(target: object) -> Store:
     """A `Store` as it is; anything else is a URL or a client to make one from."""
     if all(hasattr(target, part) for part in ("capabilities", "blocking", "aio", "deadline_ms", "address")):
         return cast("Store", target)
+    from claimant.stores import open_store
+
     return open_store(target)
 
 
@@ -86,6 +83,13 @@ class Claimant:
         namespace: str = "",
         observers: Iterable[Observer] = (),
     ) -> None:
+        # A store, a ledger and the machinery between them: by the program that makes a Claimant, and not by every
+        # module that imports one.
+        from claimant.embedded import default_ledger, default_store
+        from claimant.ledger import Spooled, open_ledger
+        from claimant.observe.logging import log_event
+        from claimant.wiring import Wiring
+
         self.namespace = checked_name(namespace, "namespace") if namespace else ""
         self.store: Store = _store_of(default_store() if store is None else store)
         book = open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)

@@ -6,13 +6,18 @@ A container's file system ends with the container, so there the embedded default
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from claimant._model.errors import Refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def state_folder() -> Path:
     """`$XDG_STATE_HOME/claimant`, by default `~/.local/state/claimant` (XDG Base Directory Specification)."""
+    from pathlib import Path
+
     base = os.environ.get("XDG_STATE_HOME", "")
     return (
         Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
@@ -33,6 +38,8 @@ def default_ledger() -> str:
 
 def in_a_container() -> bool:
     """Whether this process runs in a container, as far as Docker, Podman and Kubernetes leave marks."""
+    from pathlib import Path
+
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(mark.exists() for mark in marks)
 

@@ -6,18 +6,20 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from claimant._model.errors import Refused
 from claimant._model.journal import Journal
 from claimant._model.names import job_key, key_text
-from claimant._model.ops import Flow
 from claimant._model.outcome import Outcome
 from claimant._model.policy import Plan
 from claimant.declaring import Declared, operation_of, parts_of, signature_of
 from claimant.leases import Lease
 from claimant.runs import AsyncRun, Run
-from claimant.wiring import Wiring
+
+if TYPE_CHECKING:
+    from claimant._model.ops import Flow
+    from claimant.wiring import Wiring
 
 P = ParamSpec("P")
 T = TypeVar("T")

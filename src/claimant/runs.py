@@ -6,11 +6,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from typing import Any, TypeVar, overload
 
 from claimant._drive import clock
-from claimant._model.journal import Journal
 from claimant._model.errors import Refused
+from claimant._model.journal import Journal
 from claimant._model.operation import Operation, identify, part_text
 from claimant._model.outcome import Answer, AnswerKind, Claim
-from claimant._model.records import AnswerRow
 from claimant.guards import Context, Once, Said, once_aio, once_blocking
 from claimant.leases import Lease
 
@@ -104,6 +103,8 @@ class _Runs:
         )
 
     def _noted(self, found: Operation, said: Said[T], hole: str, checked: str) -> Answer[T]:
+        from claimant._model.records import AnswerRow  # by the first guarded run
+
         answer = said.answer
         if answer.kind in (AnswerKind.APPLIED, AnswerKind.DUPLICATE):
             self._used.add(found.key)

@@ -6,7 +6,6 @@ Nothing is opened, no thread starts and no interpreter is imported before the fi
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,6 +57,8 @@ class Wiring:
     @property
     def label(self) -> str:
         """How this process names itself as a holder: host and process id."""
+        import socket  # with the first start
+
         return clean_label(f"{socket.gethostname()}:{os.getpid()}")
 
     def emit(self, event: Event) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +14,10 @@ from claimant._model import ops
 from claimant._model.events import Event
 from claimant._model.ops import Request
 
-_log = logging.getLogger("claimant")
+
+def _below(limit: int) -> int:
+    """A random number below `limit`. From the operating system, so that forked children do not repeat each other."""
+    return int.from_bytes(os.urandom(8), "big") % limit if limit > 1 else 0
 
 
 class Process:
@@ -44,7 +45,7 @@ class Process:
             ops.Now: lambda _: clock.now_ms(),
             ops.HostEpoch: lambda _: clock.epoch_ms(),
             ops.NewToken: lambda _: os.urandom(16).hex(),
-            ops.Jitter: lambda request: secrets.randbelow(request.limit + 1) if request.limit > 0 else 0,
+            ops.Jitter: lambda request: _below(request.limit + 1),
             ops.Emit: lambda request: self.emit(request.event),
             ops.Gate: lambda _: not self._breaker.open,
             ops.Report: self._report,
@@ -59,7 +60,9 @@ class Process:
             except Exception:
                 if id(observer) not in self._faulty:
                     self._faulty.add(id(observer))
-                    _log.exception(
+                    import logging  # costs more to import than all of this module, and few processes need it here
+
+                    logging.getLogger("claimant").exception(
                         "claimant: an observer failed on %s; its further failures are not shown", event.kind
                     )
 

@@ -101,7 +101,7 @@ def keep(deadline_ms: int, duties: Duties) -> Flow[None]:
         for duty in arrived:
             yield from _take(duties, duty, now)
         tenures: list[Tenure] = []
-        rest: list[Duty] = []
+        rest: list[Cleanup | Probe] = []
         for duty in duties.due(now):
             if isinstance(duty, Tenure):
                 tenures.append(duty)

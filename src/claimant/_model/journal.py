@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from claimant._model.holding import Tenure
 from claimant._model.outcome import Answer, Claim
 from claimant._model.policy import Plan
-from claimant._model.records import AnswerRow
+
+if TYPE_CHECKING:
+    from claimant._model.records import AnswerRow
 
 
 @dataclass(slots=True)

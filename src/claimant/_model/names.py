@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from urllib.parse import quote
 
 from claimant._model.errors import Refused
 
@@ -38,6 +37,8 @@ def lease_key(namespace: str, name: str, parts: Iterable[str] = ()) -> str:
     Each piece is percent-encoded and the pieces are joined by ":", so that distinct inputs stay distinct; a key
     over the limit is cut and ended with the SHA-256 of its whole text.
     """
+    from urllib.parse import quote  # with the first lease
+
     pieces = [
         PREFIX,
         quote(namespace, safe="-_.~"),

@@ -12,11 +12,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
 
 from claimant._model.errors import Refused
 from claimant._model.names import shown
@@ -54,6 +52,9 @@ def part_text(part: object, *, what: str, name: str) -> str:
 
 
 def _text(part: object) -> str | None:
+    from decimal import Decimal  # with the first identity, and not with every `import claimant`
+    from uuid import UUID
+
     match part:
         case bool() | None | float():
             return None
@@ -93,6 +94,9 @@ _OPAQUE: Any = object()
 
 
 def _canonical(value: object) -> Any:
+    from decimal import Decimal
+    from uuid import UUID
+
     if isinstance(value, Enum):
         return ["enum", _canonical(value.value)]
     match value:

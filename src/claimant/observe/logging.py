@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 from claimant._model.events import Event
 from claimant._model.names import shown
-
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_log = logging.getLogger("claimant")
 
 
 def log_event(event: Event) -> None:
     """Log one event."""
-    level = LEVELS[event.level]
-    if _log.isEnabledFor(level):
-        name = f"{shown(event.name)}: " if event.name else ""
+    import logging  # by the first event, and not by every `import claimant`
+
+    log = logging.getLogger("claimant")
+    level = logging.getLevelNamesMapping()[event.level.upper()]
+    if log.isEnabledFor(level):
+        name = "" if not event.name or event.text.startswith(event.name) else f"{shown(event.name)}: "
         fields = {"kind": event.kind, "name": event.name, **event.fields}
-        _log.log(level, "%s%s [%s]", name, event.text, event.kind, extra={"claimant": fields})
+        log.log(level, "%s%s [%s]", name, event.text, event.kind, extra={"claimant": fields})
