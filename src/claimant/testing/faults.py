@@ -85,7 +85,7 @@ def store_absent(claims: Claimant) -> Iterator[None]:
     finally:
         switch.away = False
         # What the process learned of the outage is forgotten too, so that the next start of the test claims again.
-        claims.forget_outage()
+        claims._wiring.forget_outage()  # noqa: SLF001  a test of claimant's own fixture
 
 
 @contextmanager
