@@ -91,7 +91,8 @@ class Server:
     def pause(self) -> None:
         """Freeze it (SIGSTOP), children included: connections stay open and nothing answers."""
         for process in self._family():
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a backend may end by itself
+                process.suspend()
         wait(
             lambda: all(each.status() == psutil.STATUS_STOPPED for each in self._family()),
             f"{self.name} to freeze",
@@ -100,7 +101,8 @@ class Server:
     def resume(self) -> None:
         """Let a paused server go on where it was."""
         for process in reversed(self._family()):
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a backend may end by itself
+                process.resume()
 
     def kill(self) -> None:
         """End it at once (SIGKILL), children included; its folder stays for a restart."""

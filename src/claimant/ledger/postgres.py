@@ -1,0 +1,347 @@
+"""The ledger in PostgreSQL, for jobs that run on several hosts.
+
+Its clock is the server's. Its tables are made by `claimant init`, never by a job that starts. A request takes three
+round trips at most, under a lock on its job's row, and the server ends the transaction of a client that is
+paused in between, so that one frozen worker does not hold up the others.
+
+`begin` and `skip` commit without waiting for the disk, as do ends that close no slot; what closes a slot commits with
+the server's own durability (see `book.is_durable`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from claimant._drive import clock
+from claimant._drive.worker import Worker
+from claimant._model.durations import in_words
+from claimant._model.errors import ClaimantError, LedgerCorrupt, Refused
+from claimant._model.records import (
+    CloseSlot,
+    Finish,
+    JobRow,
+    LedgerNow,
+    LedgerReply,
+    LedgerRequest,
+    RunRow,
+    SkipRow,
+    SlotState,
+    TallyRow,
+)
+from claimant.ledger import reading, schema
+from claimant.ledger.address import PostgresPlace
+from claimant.ledger.book import Late, is_durable, is_repeatable, steps
+from claimant.ledger.lines import Busy, Line, Lines, Unreachable, Watch
+from claimant.ledger.pages import Page, Sql
+from claimant.ledger.patience import Patience, absent
+from claimant.ledger.text import with_nul, without_nul
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg import Error as PsycopgError
+
+T = TypeVar("T")
+
+_NOW = "(floor(extract(epoch FROM clock_timestamp()) * 1000))::bigint"
+_READ_MS = 30_000
+"""Reading for people may take this long."""
+_INIT_LOCK = 0x636C61696D616E74
+"""The advisory lock that two `init`s at once take in turn; the letters of "claimant"."""
+_NOT_MADE = {"42P01", "42703", "3F000"}
+"""No such table, column or schema."""
+_LOCKED, _TOO_SLOW, _FORBIDDEN, _READ_ONLY = "55P03", "57014", "42501", "25006"
+
+
+class _Attempt:
+    """One try at a request. `sealed`: the writes and the commit were sent."""
+
+    sealed = False
+
+
+class PostgresLedger:
+    """A `LedgerPort` on a database."""
+
+    host_local = False
+
+    def __init__(self, place: PostgresPlace, *, namespace: str, deadline_ms: int) -> None:
+        self._place = place
+        self.address = place.address
+        self.namespace = namespace
+        self.deadline_ms = deadline_ms
+        self._watch = Watch()
+        self._lines = Lines(self._connect, _may_have_room)
+        self._patience = Patience(self.address)
+
+    def __repr__(self) -> str:
+        return f"<PostgresLedger {self.address}>"
+
+    # -- the port
+
+    def call(self, request: LedgerRequest) -> LedgerReply:
+        """Carry out one request. Raises `LedgerAbsent`, or `Refused` (CLM060) where `claimant init` has not been run."""
+        if isinstance(request, LedgerNow):
+            return self.now()
+        within_ms = request.within_ms if isinstance(request, Late) else self.deadline_ms
+        try:
+            return self._asked(
+                within_ms,
+                lambda connection, until_ms, attempt: self._carried_out(
+                    connection, request, until_ms, attempt
+                ),
+                repeatable=is_repeatable(request),
+            )
+        except (LedgerCorrupt, Refused) as error:
+            if isinstance(request, Finish | CloseSlot):
+                # The body has run: its own result must not be hidden by what became of the record.
+                raise absent(self.address, str(error)) from error
+            raise
+
+    def now(self) -> int:
+        """The server's clock, epoch ms."""
+        [[now]] = self._read(lambda query: query(Sql("SELECT claimant_now()")), self.deadline_ms)
+        return int(now)
+
+    def jobs(self, job: str | None = None) -> list[JobRow]:
+        """See `LedgerPort.jobs`."""
+        return self._read(lambda query: reading.jobs(query, self.namespace, job))
+
+    def tallies(self, job: str | None = None) -> list[TallyRow]:
+        """See `LedgerPort.tallies`."""
+        return self._read(lambda query: reading.tallies(query, self.namespace, job))
+
+    def runs(self, *, since: int = 0, job: str | None = None) -> list[RunRow]:
+        """See `LedgerPort.runs`."""
+        return self._read(lambda query: reading.runs(query, self.namespace, since, job))
+
+    def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
+        """See `LedgerPort.skips`."""
+        return self._read(lambda query: reading.skips(query, self.namespace, since, job))
+
+    def init(self, within_ms: int) -> None:
+        """Make the tables that are missing, in one transaction; two at once take turns."""
+        driver = _driver()
+
+        def make() -> None:
+            with self._connected(within_ms) as connection, connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {within_ms}")
+                connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})")
+                for text in schema.statements("postgresql"):
+                    connection.execute(text)
+                [[version]] = connection.execute("SELECT max(version) FROM claimant_ledger").fetchall()
+                schema.checked_version(version, self.address)
+
+        try:
+            # On a thread of its own, because a name may never resolve.
+            Worker("claimant-ledger-init").submit(make).result(within_ms / 1000)
+        except TimeoutError as error:
+            raise absent(self.address, f"nothing within {in_words(within_ms)}") from error
+        except driver.Error as error:
+            raise absent(self.address, self._words(error)) from None
+
+    def forget(self) -> None:
+        """We are a forked child: nothing of our parent's is ours."""
+        self._lines.forget()
+        self._patience = Patience(self.address)
+
+    def close(self) -> None:
+        """Close the connections. A later call makes new ones."""
+        self._lines.close()
+
+    # -- asking
+
+    def _asked(
+        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool = True
+    ) -> T:
+        """Do `work` on a connection within the time, with every way to fail turned into one of ours."""
+        driver = _driver()
+        self._patience.admit()
+        until_ms = clock.now_ms() + within_ms
+        fresh = False
+        try:
+            while True:
+                attempt, dead = _Attempt(), False
+                try:
+                    with self._lines.taken(until_ms) as line:
+                        try:
+                            result = work(line.connection, until_ms, attempt)
+                        finally:
+                            dead = line.connection.closed
+                except driver.Error as error:
+                    spent = clock.now_ms() >= until_ms
+                    if dead and not spent and not fresh and (repeatable or not attempt.sealed):
+                        # It was dead before we asked: the server restarted, or something in between closed it.
+                        fresh = True
+                        self._lines.drop_idle()
+                        continue
+                    raise self._told(
+                        error, within_ms, spent=spent, unsettled=dead and attempt.sealed
+                    ) from None
+                self._patience.answered()
+                return result
+        except Busy:
+            what = f"all connections of this process were in use for {in_words(within_ms)}"
+            raise absent(self.address, what) from None
+        except Unreachable as error:
+            cause = error.__cause__
+            if isinstance(cause, ClaimantError):
+                self._patience.answered()
+                raise copy.copy(cause) from None
+            what = f"no connection within {in_words(within_ms)}" if cause is None else self._words(cause)
+            if error.spent:
+                self._patience.spent(what)
+            raise absent(self.address, what) from None
+        finally:
+            self._patience.gave_up()
+
+    def _carried_out(
+        self, connection: Connection[Any], request: LedgerRequest, until_ms: int, attempt: _Attempt
+    ) -> LedgerReply:
+        flow = steps(self.namespace, request, clock.now_ms())
+        before = (
+            ""
+            if isinstance(request, SlotState)
+            else _begin(until_ms - clock.now_ms(), durable=is_durable(request))
+        )
+        page = Page(None)
+        sql = next(flow)
+        try:
+            while True:
+                rows = _rows(connection, before, [sql])
+                before = ""
+                sql = flow.send(rows)
+        except StopIteration as stop:
+            page = Page(*stop.value)
+        if not isinstance(request, SlotState):
+            attempt.sealed = bool(page.writes)
+            _rows(connection, "", [*page.writes, Sql("COMMIT")])
+        return page.reply
+
+    def _read(self, read: Callable[[reading.Query], T], within_ms: int = _READ_MS) -> T:
+        return self._asked(
+            within_ms, lambda connection, _until, _attempt: read(lambda sql: _rows(connection, "", [sql]))
+        )
+
+    # -- connecting, on the thread of `Lines`
+
+    def _connect(self, until_ms: int) -> Line:
+        connection = self._connected(until_ms - clock.now_ms())
+        try:
+            line = Line(connection)
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            with self._watch.over(line, max(until_ms, clock.now_ms() + self.deadline_ms)):
+                rows = connection.execute("SELECT max(version) FROM claimant_ledger").fetchall()
+            schema.checked_version(rows[0][0], self.address)
+        except _driver().Error as error:
+            line.close()
+            if error.sqlstate in _NOT_MADE:
+                raise self._not_made() from None
+            raise
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _connected(self, within_ms: int) -> Connection[Any]:
+        driver = _driver()
+        given = driver.conninfo.conninfo_to_dict(self._place.url)
+        ours: dict[str, Any] = {
+            # psycopg counts in whole seconds and no fewer than two; `Lines` waits no longer than its caller may.
+            "connect_timeout": max(2, -(-within_ms // 1000)),
+            "application_name": "claimant",
+            "client_encoding": "utf8",
+        }
+        connection: Connection[Any] = driver.connect(
+            self._place.url,
+            autocommit=True,
+            prepare_threshold=None,
+            cursor_factory=driver.ClientCursor,
+            **{name: value for name, value in ours.items() if name not in given},
+        )
+        return connection
+
+    # -- what went wrong
+
+    def _told(self, error: PsycopgError, within_ms: int, *, spent: bool, unsettled: bool) -> ClaimantError:
+        state = error.sqlstate
+        if spent or state == _TOO_SLOW:
+            what = f"nothing within {in_words(within_ms)}"
+            self._patience.spent(what)
+            return absent(self.address, what, unsettled=unsettled)
+        self._patience.answered()
+        match state:
+            case state if state in _NOT_MADE:
+                return self._not_made()
+            case _ if state == _LOCKED:
+                return absent(self.address, "another worker has kept this job's row locked; it may be frozen")
+            case _ if state == _FORBIDDEN:
+                what = f"{self._words(error)}. Grant its user SELECT, INSERT, UPDATE and DELETE on the claimant_ tables"
+                return absent(self.address, what)
+            case _ if state == _READ_ONLY:
+                return absent(
+                    self.address,
+                    "it is read-only: a standby, or default_transaction_read_only. Name the primary",
+                )
+            case _:
+                return absent(self.address, self._words(error), unsettled=unsettled)
+
+    def _not_made(self) -> Refused:
+        return Refused(
+            "CLM060",
+            f"the ledger {self.address} has no tables of ours, or old ones: jobs never make them. Run "
+            f"`claimant init --ledger {self.address}` once, as a user who may create tables",
+        )
+
+    def _words(self, error: BaseException) -> str:
+        return self._place.shown(" ".join(str(error).split())) or type(error).__name__
+
+
+def _driver() -> Any:
+    try:
+        import psycopg
+        import psycopg.conninfo
+    except ImportError as error:
+        raise Refused(
+            "CLM063", "a ledger in PostgreSQL needs psycopg: pip install 'claimant[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _may_have_room(error: Exception) -> bool:
+    """Whether a server that is alive had no room for us, or is starting: asking again soon may help."""
+    # libpq hands out no error code for a refused connection. In another language the text is not recognised, and the
+    # ledger counts as absent at once, which is as safe.
+    text = str(error)
+    return any(words in text for words in ("too many", "connection slots", "starting up"))
+
+
+def _begin(left_ms: int, *, durable: bool) -> str:
+    """The start of a transaction that the server ends by itself if we are frozen in its middle."""
+    left_ms = max(left_ms, 10)
+    return (
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+        f"SET LOCAL lock_timeout = {left_ms * 8 // 10}; SET LOCAL statement_timeout = {left_ms * 95 // 100}; "
+        f"SET LOCAL idle_in_transaction_session_timeout = {2 * left_ms}; "
+    ) + ("" if durable else "SET LOCAL synchronous_commit = off; ")
+
+
+def _rows(connection: Connection[Any], before: str, statements: Sequence[Sql]) -> list[Sequence[Any]]:
+    """Send all statements in one round trip, and return the rows of the last."""
+    text = before + "; ".join(sql.text for sql in statements)
+    text = text.replace("{lock}", " FOR UPDATE").replace("claimant_now()", _NOW).replace("?", "%s")
+    params = [
+        without_nul(value) if isinstance(value, str) else value for sql in statements for value in sql.params
+    ]
+    cursor = connection.execute(text, params)  # type: ignore[call-overload, unused-ignore]
+    while cursor.nextset():
+        pass
+    if cursor.description is None:
+        return []
+    return [
+        tuple(with_nul(value) if isinstance(value, str) else value for value in row)
+        for row in cursor.fetchall()
+    ]

@@ -1,0 +1,233 @@
+"""One line tells in the middle of the night which job stopped, who holds it and why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from claimant._drive.ports import LeaseRow
+from claimant._model.records import JobRow
+from claimant.evidence import State, one_line, policy, report, state_of
+from tests.evidence.rows import MINUTE, NOW, job, lease, tally
+
+SKIPPING = job(
+    skips_in_row=132,
+    skips_since=NOW - 50 * MINUTE,
+    last_skip=NOW - 10_000,
+    last_skip_holder="web-2/9",
+    last_skip_reason="held by web-2/9, 12.0 s left",
+    skips_total=132,
+)
+
+CASES: dict[str, tuple[JobRow, LeaseRow | None, State, str]] = {
+    "ok": (job(), None, State.OK, "rebuild-index: ok, last success 59 min ago"),
+    "a key is named": (
+        job(key="order_id=42"),
+        None,
+        State.OK,
+        "rebuild-index[order_id=42]: ok, last success 59 min ago",
+    ),
+    "never": (
+        job(runs=0, last_started=None, last_success=None, last_ended=None, last_kind="", stake=""),
+        None,
+        State.NEVER,
+        "rebuild-index: never ran, no start is recorded",
+    ),
+    "running": (
+        job(running_since=NOW - 3 * MINUTE, running_holder="web-1/17", last_started=NOW - 3 * MINUTE),
+        lease(),
+        State.RUNNING,
+        "rebuild-index: running for 3 min by web-1/17, lease 21.0 s left",
+    ),
+    "running, others skipped": (
+        job(running_since=NOW - 1_000, running_holder="web-1/17", skips_in_row=4, last_skip=NOW),
+        lease(),
+        State.RUNNING,
+        "rebuild-index: running for 1.0 s by web-1/17, lease 21.0 s left; 4 starts skipped meanwhile",
+    ),
+    "running without a lease": (
+        job(
+            running_since=NOW - 3 * MINUTE,
+            running_holder="web-1/17",
+            last_started=NOW - 3 * MINUTE,
+            stall_bound_ms=4 * MINUTE,
+        ),
+        None,
+        State.UNFINISHED,
+        "rebuild-index: unfinished, started 3 min ago by web-1/17, no end recorded, no lease; resumes within 30.0 s of a "
+        "crash, 4 min of a hang, at the next start; last real success 59 min ago",
+    ),
+    "skipping": (
+        SKIPPING,
+        lease("web-2/9", 12_000),
+        State.SKIPPING,
+        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9, lease 12.0 s left; last real success 59 min ago",
+    ),
+    "skipping, the lease is gone": (
+        SKIPPING,
+        None,
+        State.SKIPPING,
+        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9; last real success 59 min ago",
+    ),
+    "skipping for ever": (
+        SKIPPING,
+        lease("web-2/9", None),
+        State.SKIPPING,
+        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9, its lease has no end (immortal); "
+        "last real success 59 min ago",
+    ),
+    "skipping, never ran": (
+        job(
+            runs=0,
+            last_started=None,
+            last_success=None,
+            last_ended=None,
+            skips_in_row=1,
+            skips_since=NOW,
+            last_skip=NOW,
+            last_skip_reason="the lease store is absent",
+            stake="",
+        ),
+        None,
+        State.SKIPPING,
+        "rebuild-index: skipping, 1 skip in a row for 0 ms, the lease store is absent; never a success",
+    ),
+    "a skip that the last run explains": (
+        job(skips_in_row=2, last_skip=NOW - 59 * MINUTE + 40, last_skip_holder="web-1/17"),
+        None,
+        State.OK,
+        "rebuild-index: ok, last success 59 min ago",
+    ),
+    "failed": (
+        job(last_kind="failed", last_reason="OSError: no\nspace", failed=1, last_ended=NOW - 2 * MINUTE),
+        None,
+        State.FAILED,
+        "rebuild-index: failed 2 min ago: OSError: no\\nspace; last real success 59 min ago",
+    ),
+    "stopped": (
+        job(last_kind="stopped", last_reason="the claim is gone", last_success=None),
+        None,
+        State.STOPPED,
+        "rebuild-index: stopped 59 min ago: the claim is gone; never a success",
+    ),
+    "unknown": (
+        job(last_kind="unknown", last_reason="x"),
+        None,
+        State.UNKNOWN,
+        "rebuild-index: unknown 59 min ago: x; last real success 59 min ago",
+    ),
+    "uncommitted": (
+        job(last_kind="uncommitted"),
+        None,
+        State.UNCOMMITTED,
+        "rebuild-index: uncommitted 59 min ago; last real success 59 min ago",
+    ),
+    "crashed long ago": (
+        job(
+            last_started=NOW - 90 * MINUTE,
+            unfinished=1,
+            unfinished_since=NOW - 90 * MINUTE,
+            unfinished_holder="web-3/2",
+            last_ended=None,
+            last_success=None,
+        ),
+        None,
+        State.UNFINISHED,
+        "rebuild-index: unfinished, started 1 h 30 min ago by web-3/2, no end recorded; its stall bound of 1 h 1 min has passed "
+        "and nothing has started since; never a success",
+    ),
+    "an old crash, runs since": (
+        job(unfinished=1, unfinished_since=NOW - 90 * MINUTE, unfinished_holder="web-3/2"),
+        None,
+        State.OK,
+        "rebuild-index: ok, last success 59 min ago",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_state_has_its_line(case: str) -> None:
+    """What the rows say is what the line says: the state, who, since when, and the last real success."""
+    row, held, state, line = CASES[case]
+    assert state_of(row, held, NOW) is state
+    assert one_line(row, held, NOW) == line
+
+
+def test_an_unasked_store_is_not_an_empty_one() -> None:
+    """Where the store did not answer, a missing lease makes no run a crashed one."""
+    row = job(running_since=NOW - 3 * MINUTE, running_holder="web-1/17")
+    assert state_of(row, None, NOW, asked=False) is State.RUNNING
+    assert state_of(row, None, NOW, asked=True) is State.UNFINISHED
+
+
+def test_names_and_reasons_of_strangers_stay_on_one_line() -> None:
+    """Control characters in a name, a holder or a reason cannot forge a second line or colour the terminal."""
+    nasty = "a\x1b[31m\nb"
+    row = job(job=nasty, key=nasty, last_kind="failed", last_reason=nasty * 50, running_holder=nasty)
+    for each in (
+        row,
+        job(job=nasty, running_since=NOW, running_holder=nasty),
+        job(job=nasty, skips_in_row=1, last_skip=NOW, last_skip_holder=nasty, last_skip_reason=nasty),
+    ):
+        line = one_line(each, None, NOW)
+        assert line.isprintable()
+        assert len(line) < 600
+
+
+def test_a_report_is_json_and_adds_up() -> None:
+    """Jobs, causes of duplicates and totals, as plain values."""
+    rows = [job(duplicates=2, without_claim=1, overlaps=4, skips_total=7, unfinished=1, failed=1), SKIPPING]
+    found = report(
+        rows,
+        [tally(), tally(hole="claim lost", claim="lost", count=1, wasted_ms=500, joined=True)],
+        NOW,
+        lease_of=lambda _: lease(),
+        asked=True,
+    )
+    data = json.loads(json.dumps(found.as_dict()))
+    assert data["totals"] == {
+        "runs": 6,
+        "failed": 1,
+        "unfinished": 1,
+        "without_claim": 1,
+        "overlaps": 4,
+        "skips": 139,
+        "duplicates": 3,
+        "wasted_ms": 2_000,
+    }
+    assert [each["state"] for each in data["jobs"]] == ["ok", "skipping"]
+    assert data["jobs"][1]["lease"] == {"holder": "web-1/17", "remaining_ms": 21_000}
+    assert [(each["hole"], each["claim"], each["count"]) for each in data["duplicates"]] == [
+        ("deadline passed", "kept", 2),
+        ("claim lost", "lost", 1),
+    ]
+    text = "\n".join(found.lines())
+    assert "duplicates rejected: 3, 2.0 s of work wasted" in text
+    assert (
+        "debit (money): 1, claim lost, claim lost, in transactions that may have rolled back; 500 ms of work wasted"
+        in text
+    )
+    assert "runs without a claim: 1" in text
+
+
+def test_one_job_is_shown_with_its_policy() -> None:
+    """A report that explains says what its job declared and what that means; others do not."""
+    row = job(guarded=True, stake="money", duplicates=1)
+    text = "\n".join(report([row], [], NOW).lines(explain=True))
+    assert "stake money; guarded" in text
+    assert (
+        "after a crash another worker may start within 30.0 s, after a hang within 1 h 1 min; a run lasts 1 h at most"
+        in text
+    )
+    assert "1 duplicate rejected" in text
+    assert "no guard" in "\n".join(policy(job()))
+    assert policy(job(stake="")) == ()
+    assert "stake" not in "\n".join(report([row], [], NOW).lines())
+
+
+def test_an_empty_ledger_makes_an_empty_report() -> None:
+    """No job, no line, zero totals."""
+    found = report([], [], NOW)
+    assert found.lines() == []
+    assert set(found.as_dict()["totals"].values()) == {0}

@@ -1,0 +1,265 @@
+"""What an absent ledger should have recorded is kept, bounded, and written when it answers again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from claimant._drive import clock
+from claimant._model.errors import LedgerAbsent, Refused
+from claimant._model.records import (
+    Began,
+    Begin,
+    CloseSlot,
+    LedgerNow,
+    LedgerReply,
+    LedgerRequest,
+    SlotClosed,
+    SlotState,
+)
+from claimant.ledger import Spooled
+from claimant.ledger.book import Late
+from claimant.ledger.patience import Unsettled, absent
+from claimant.ledger.spool import PORTION
+from claimant.ledger.sqlite import SqliteLedger
+from claimant.testing.ledger_rows import SLOT, answer, ended, skipped, started
+
+
+class Fickle(SqliteLedger):
+    """A real ledger that may be away."""
+
+    away: Exception | None = None
+    written = 0
+
+    def call(self, request: LedgerRequest) -> LedgerReply:
+        if self.away is not None:
+            raise self.away
+        if isinstance(request, Late):
+            self.written += 1
+        return super().call(request)
+
+
+AWAY = absent("there", "gone")
+
+
+@pytest.fixture
+def inner(tmp_path: Path) -> Iterator[Fickle]:
+    ledger = Fickle(tmp_path / "ledger.db", namespace="shop", deadline_ms=1_000)
+    yield ledger
+    ledger.close()
+
+
+def refuses(spooled: Spooled, request: LedgerRequest) -> None:
+    with pytest.raises(LedgerAbsent):
+        spooled.call(request)
+
+
+def test_the_caller_is_told_and_the_record_is_kept(inner: Fickle) -> None:
+    """While the ledger is away every request raises; ends, skips and closed slots are kept, questions are not."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    run = started(slot=SLOT)
+    questions: list[LedgerRequest] = [LedgerNow(), Begin(run), SlotState("rebuild-index", "", SLOT)]
+    for request in questions:
+        refuses(spooled, request)
+    assert spooled.kept == 0
+    for request in (
+        ended(run, "uncommitted", close_slot=False, answers=(answer(),)),
+        CloseSlot(run.run_id),
+        skipped(),
+    ):
+        refuses(spooled, request)
+    assert (spooled.kept, spooled.dropped) == (3, 0)
+
+
+def test_what_was_kept_is_written_whole_and_in_order(inner: Fickle) -> None:
+    """On its return the ledger has the run with its answers, its slot closed, its skip, at the time when it happened."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    run = started(slot=SLOT, claim="absent")
+    refuses(spooled, ended(run, "uncommitted", close_slot=False, took_ms=7, answers=(answer(),)))
+    refuses(spooled, CloseSlot(run.run_id))
+    refuses(spooled, skipped())
+    for each in (spooled._ends, spooled._skips):
+        for number, kept in enumerate(each):
+            each[number] = kept._replace(at_ms=kept.at_ms - 60_000)  # a minute passes
+    inner.away = None
+    now = spooled.call(LedgerNow())
+    assert isinstance(now, int)
+    assert spooled.kept == 0
+    [row] = inner.runs()
+    assert (row.kind, row.answers, row.claim_at_start) == ("ran", (answer(),), "absent")
+    assert row.ended is not None
+    assert abs(now - 60_000 - row.ended) < 5_000
+    [job] = inner.jobs()
+    assert (job.runs, job.skips_total) == (1, 1)
+    assert job.last_success is not None
+    assert abs(now - 60_000 - job.last_success) < 5_000
+    assert job.last_skip is not None
+    assert abs(now - 60_000 - job.last_skip) < 5_000
+    assert isinstance(inner.call(SlotState("rebuild-index", "", SLOT)), SlotClosed)
+
+
+def test_a_begin_sees_what_was_kept(inner: Fickle) -> None:
+    """A slot whose end is still in memory is closed to the next begin of this process."""
+    spooled = Spooled(inner)
+    run = started(slot=SLOT)
+    spooled.call(Begin(run))
+    inner.away = AWAY
+    refuses(spooled, ended(run, result="1"))
+    inner.away = None
+    assert spooled.call(Begin(started(slot=SLOT))) == SlotClosed(run.run_id, completed=True, result="1")
+
+
+def test_it_is_bounded_and_says_what_it_lost(inner: Fickle) -> None:
+    """When there is no room the oldest skip goes, and only then the oldest end; the lost ones are counted."""
+    spooled = Spooled(inner, room=5)
+    inner.away = AWAY
+    first = started(job="first")
+    refuses(spooled, ended(first))
+    for _ in range(6):
+        refuses(spooled, skipped())
+    assert (spooled.kept, spooled.dropped) == (5, 2)
+    for number in range(5):
+        refuses(spooled, ended(started(job=f"later-{number}")))
+    assert (spooled.kept, spooled.dropped) == (5, 7)
+    inner.away = None
+    spooled.call(LedgerNow())
+    assert sorted(row.job for row in inner.jobs()) == [f"later-{number}" for number in range(5)]
+
+
+def test_it_writes_in_portions(inner: Fickle) -> None:
+    """One caller writes a portion for the others, not everything."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    for _ in range(3 * PORTION):
+        refuses(spooled, skipped())
+    inner.away = None
+    spooled.call(LedgerNow())
+    assert spooled.kept == 2 * PORTION
+    for _ in range(2):
+        spooled.call(LedgerNow())
+    assert spooled.kept == 0
+    assert inner.jobs()[0].skips_in_row == 3 * PORTION
+
+
+def test_writing_what_was_kept_delays_nobody_for_long(inner: Fickle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each late write is given what is left of one deadline, and none is begun after it."""
+    inner.deadline_ms = 120
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    for _ in range(20):
+        refuses(spooled, skipped())
+    inner.away = None
+    given: list[int] = []
+
+    def slow(request: LedgerRequest) -> LedgerReply:
+        if isinstance(request, Late):
+            given.append(request.within_ms)
+            time.sleep(0.03)
+        return None
+
+    monkeypatch.setattr(inner, "call", slow)
+    began = clock.now_ms()
+    spooled.call(LedgerNow())
+    assert clock.now_ms() - began < 400
+    assert given == sorted(given, reverse=True)
+    assert given[0] <= 120
+    assert 1 <= len(given) <= 5
+    assert spooled.kept == 20 - len(given)
+
+
+def test_an_interrupted_portion_is_not_lost(inner: Fickle) -> None:
+    """A ledger that goes away again while it is being written to loses nothing and doubles nothing."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    for _ in range(10):
+        refuses(spooled, skipped())
+        refuses(spooled, ended(started()))
+    inner.away = None
+    real = SqliteLedger.call
+    calls = [0]
+
+    def flaky(request: LedgerRequest) -> LedgerReply:
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            raise AWAY
+        return real(inner, request)
+
+    inner.call = flaky  # type: ignore[method-assign]
+    for _ in range(60):
+        try:
+            spooled.call(LedgerNow())
+        except LedgerAbsent:
+            continue
+    assert (spooled.kept, spooled.dropped) == (0, 0)
+    [row] = inner.jobs()
+    assert (row.runs, row.skips_total) == (10, 10)
+
+
+def test_one_bad_record_does_not_stop_the_rest(inner: Fickle) -> None:
+    """What the ledger will not take is dropped and counted; the others are written."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    refuses(spooled, skipped(job="poison"))
+    refuses(spooled, skipped(job="fine"))
+    inner.away = None
+    real = SqliteLedger.call
+
+    def picky(request: LedgerRequest) -> LedgerReply:
+        if isinstance(request, Late) and "poison" in repr(request):
+            raise Refused("CLM000", "no")
+        return real(inner, request)
+
+    inner.call = picky  # type: ignore[method-assign]
+    spooled.call(LedgerNow())
+    assert (spooled.kept, spooled.dropped) == (0, 1)
+    assert [row.job for row in inner.jobs()] == ["fine"]
+
+
+def test_a_skip_that_may_have_been_counted_is_not_kept(inner: Fickle) -> None:
+    """After a commit without a reply an end is kept, because it is the same written twice; a skip is not."""
+    spooled = Spooled(inner)
+    inner.away = Unsettled("?", retry_in=1)
+    refuses(spooled, skipped())
+    refuses(spooled, ended(started()))
+    assert spooled.kept == 1
+
+
+def test_a_late_skip_does_not_lengthen_a_row_that_a_run_has_ended(inner: Fickle) -> None:
+    """A skip from before the last start is counted, and not as one since it."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    refuses(spooled, skipped())
+    spooled._skips[0] = spooled._skips[0]._replace(at_ms=spooled._skips[0].at_ms - 10_000)
+    inner.away = None
+    assert isinstance(inner.call(Begin(started())), Began)
+    spooled.call(LedgerNow())
+    [row] = inner.jobs()
+    assert (row.skips_total, row.skips_in_row) == (1, 0)
+
+
+def test_closing_writes_what_is_left(inner: Fickle) -> None:
+    """At a process's orderly end what is kept is written, if the ledger answers."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    for _ in range(2 * PORTION):
+        refuses(spooled, skipped())
+    inner.away = None
+    spooled.close()
+    assert spooled.kept == 0
+    assert inner.jobs()[0].skips_total == 2 * PORTION
+
+
+def test_a_forked_child_keeps_nothing_of_its_parent(inner: Fickle) -> None:
+    """What the parent keeps is the parent's to write."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    refuses(spooled, skipped())
+    spooled.forget()
+    assert spooled.kept == 0
+    assert hasattr(os, "fork")
