@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import claimant
-from claimant._model.guarding import Dialect
+from claimant._model.dialect import Dialect
 from claimant._model.outcome import AnswerKind, Claim, Kind
 from claimant._model.stake import Stake
 from claimant._sql.guard_texts import schema_sql as guard_sql

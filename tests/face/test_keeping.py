@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,19 @@ def test_an_absent_store_costs_a_process_one_deadline_and_not_one_each(
     server.resume()
     hold_until(lambda: "store.returned" in events, "the store to be noticed")
     hold_until(lambda: job().claim is Claim.KEPT, "claims to be kept again")
+
+
+def test_the_first_start_of_a_process_opens_the_breaker_for_the_second(made: Make, tmp_path: Path) -> None:
+    """A process that never held a lease learns of the absence once: the keeper that then starts forgets nothing of it."""
+    events: list[str] = []
+    claims = made(f"sqlite:{tmp_path / 'leases.db'}", observers=[lambda event: events.append(event.kind)])
+    job = claims.job("report", stake="scan")(lambda run: None)
+    with closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as frozen:
+        frozen.execute("PRAGMA journal_mode=WAL")
+        frozen.execute("BEGIN IMMEDIATE")
+        assert [job().claim for _ in range(5)] == [Claim.ABSENT] * 5
+        assert events.count("store.absent") == 1
+        frozen.rollback()
 
 
 def test_a_killed_holders_job_resumes_within_a_lifetime(made: Make, redis_url: str, tmp_path: Path) -> None:

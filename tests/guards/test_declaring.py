@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,13 @@ def test_schema_is_shown_and_made_as_often_as_one_likes(tmp_path: Path) -> None:
     assert "BYTEA" in schema_sql("postgresql")
     with pytest.raises(Refused, match="CLM040"):
         schema_sql("mysql")
+
+
+def test_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the tables of PostgreSQL without psycopg names the extra."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(Refused, match=r"pip install 'claimant\[postgres\]'"):
+        init("postgresql:///app")
 
 
 def test_a_file_that_is_not_there_has_rejected_nothing(tmp_path: Path) -> None:

@@ -266,6 +266,25 @@ def test_failing_effect_leaves_an_orm_session_usable(guarded: str, engine: sa.En
         )
 
 
+def test_what_the_caller_left_pending_is_the_callers(
+    guarded: str, engine: sa.Engine, conn: psycopg.Connection[Any]
+) -> None:
+    """A session's own pending work that fails on its way out is the caller's error, and never `in_flight`."""
+    conn.execute("INSERT INTO debits VALUES (1, 1)")
+    guard = once(engine)
+    with orm.Session(engine) as session:
+        session.execute(sa.text("SET LOCAL lock_timeout = '50ms'"))
+        session.add(Debit(order_id=1, amount=2))
+        with pytest.raises(sa.exc.OperationalError):
+            attempt(guard, session, lambda tx: tx.execute(sa.text(CHARGE)))
+    conn.commit()
+    with orm.Session(engine) as session:
+        session.add(Debit(order_id=1, amount=2))
+        with pytest.raises(sa.exc.IntegrityError):
+            attempt(guard, session, lambda tx: tx.execute(sa.text(CHARGE)), "run-2")
+    assert notes(guarded) == 0
+
+
 @pytest.mark.parametrize("end", ["commit", "rollback", "savepoint"])
 def test_word_of_the_callers_commit(guarded: str, engine: sa.Engine, end: str) -> None:
     """An ORM session tells of the outermost commit, once; not of savepoints, and not of a rollback."""

@@ -5,6 +5,7 @@ What is searched is the production flow; only the database is a model: one commi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
@@ -15,7 +16,8 @@ import pytest
 from claimant._drive import blocking
 from claimant._flows import once as flow
 from claimant._model import guarding, ops
-from claimant._model.guarding import Attempt, Diagnosis, Dialect, Execute, Reply, Statement, TRAITS, Trouble
+from claimant._model.dialect import Dialect
+from claimant._model.guarding import TRAITS, Attempt, Diagnosis, Execute, Reply, Statement, Trouble
 from claimant._model.operation import identify
 from claimant._model.ops import Flow
 from claimant._model.outcome import Answer, AnswerKind
@@ -220,7 +222,7 @@ def faults(requests: int) -> Iterator[Fault]:
 CASES = [(dialect, own) for dialect in Dialect for own in (False, True)]
 
 
-@pytest.mark.parametrize("dialect,own", CASES)
+@pytest.mark.parametrize(("dialect", "own"), CASES)
 def test_any_two_faults_of_the_first_attempt(dialect: Dialect, own: bool) -> None:
     """Whatever two requests of a first attempt fail, and however: one effect after the second, and every answer is true."""
     searched = 0
@@ -229,10 +231,8 @@ def test_any_two_faults_of_the_first_attempt(dialect: Dialect, own: bool) -> Non
             continue
         world = World(dialect)
         answer: Answer[Any] | None = None
-        try:
+        with contextlib.suppress(Crash, DatabaseError):
             answer = world.attempt("run-1", tuple({fault.at: fault for fault in pair}.values()), own=own)
-        except (Crash, DatabaseError):
-            pass
         done = world.committed.effects.count("run-1")
         where = f"{dialect} own={own} {pair[0]} {pair[1]}: {answer} {world.committed}"
         assert done <= 1, where
@@ -258,7 +258,7 @@ def test_any_two_faults_of_the_first_attempt(dialect: Dialect, own: bool) -> Non
     assert searched > 1_000
 
 
-@pytest.mark.parametrize("dialect,own", CASES)
+@pytest.mark.parametrize(("dialect", "own"), CASES)
 def test_any_two_faults_of_the_second_attempt(dialect: Dialect, own: bool) -> None:
     """A second attempt never has an effect, is counted at most once, and exactly once where it was answered unharmed."""
     for pair in combinations_with_replacement(list(faults(16)), 2):
@@ -267,10 +267,8 @@ def test_any_two_faults_of_the_second_attempt(dialect: Dialect, own: bool) -> No
         world = World(dialect)
         assert world.attempt("run-1", own=own).kind is AnswerKind.APPLIED
         answer: Answer[Any] | None = None
-        try:
+        with contextlib.suppress(Crash, DatabaseError):
             answer = world.attempt("run-2", tuple({fault.at: fault for fault in pair}.values()), own=own)
-        except (Crash, DatabaseError):
-            pass
         where = f"{dialect} own={own} {pair[0]} {pair[1]}: {answer} {world.committed}"
         assert world.committed.effects == ["run-1"], where
         assert len(world.committed.rejections & {("run-2", "duplicate")}) <= 1, where

@@ -264,7 +264,7 @@ def test_database_that_takes_connections_and_never_answers(guarded: str, proxy: 
 
 
 def test_commit_on_a_dead_connection_is_no_commit(guarded: str) -> None:
-    """psycopg leaves the block of a dead connection without a word; that never passes for a COMMIT."""
+    """Psycopg leaves the block of a dead connection without a word; that never passes for a COMMIT."""
     with psycopg.connect(guarded) as conn:
         session = PsycopgSession(conn, pool=False, declared=once(guarded).target, spare=None)
         session.open()

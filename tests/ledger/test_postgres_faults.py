@@ -306,8 +306,8 @@ def test_durability_is_the_servers_for_what_closes_a_slot(pg_url: str, opened: O
     original = connection.execute
 
     def spy(query, params=None, **options):
-        if query.startswith("BEGIN"):
-            seen.append("off" if "synchronous_commit = off" in query else "server")
+        if query.startswith(b"BEGIN"):
+            seen.append("off" if b"synchronous_commit = off" in query else "server")
         return original(query, params, **options)
 
     connection.execute = spy  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ def test_jobs_never_make_the_tables(pg_dsn: str, opened: Open, partly: bool) -> 
         with psycopg.connect(pg_dsn) as connection:
             connection.execute("DROP TABLE claimant_runs")
     ledger = opened(pg_dsn)
-    with pytest.raises(Refused, match=r"CLM060.*claimant init --ledger postgresql://"):
+    with pytest.raises(Refused, match=r"CLM080.*claimant init --ledger postgresql://"):
         ledger.call(Begin(started()))
     with pytest.raises(LedgerAbsent, match="claimant init"):
         ledger.call(ended(started()))  # the body has run: its result goes first

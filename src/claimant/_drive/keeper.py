@@ -47,7 +47,6 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wake_ms: int | None = None
         self._stopping = False
-        self._process.forget()
 
     def tenures(self) -> list[Tenure]:
         """What this process holds or has just handed over."""

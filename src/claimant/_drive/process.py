@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from claimant._drive import clock
+from claimant._drive.fork import on_fork
 from claimant._drive.ports import Observer
 from claimant._flows.breaker import Breaker, after
 from claimant._model import ops
@@ -28,6 +29,7 @@ class Process:
         self._hand = hand
         self._faulty: set[int] = set()
         self.forget()
+        on_fork(self)
 
     def forget(self) -> None:
         """Start over: a forked child learns for itself whether the store is there."""

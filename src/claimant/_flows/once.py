@@ -307,7 +307,7 @@ def _joined(plan: Attempt) -> Flow[Answer[Any]]:
     progress = Progress()
     try:
         yield Open()
-        progress.stage = Stage.GUARD
+        progress.stage = Stage.WAIT
         if plan.traits.one_writer:
             yield from take_write_lock(plan.wait_ms)
         return (yield from inside(plan, progress))
@@ -317,7 +317,7 @@ def _joined(plan: Attempt) -> Flow[Answer[Any]]:
         found: Diagnosis = yield Classify(error)
         undone = yield from _undone(progress, found)
         if isinstance(error, Exception) and undone and not isinstance(error, Refused):
-            if progress.stage is Stage.GUARD and found.trouble is Trouble.LOCK_TIMEOUT:
+            if progress.stage in (Stage.WAIT, Stage.GUARD) and found.trouble is Trouble.LOCK_TIMEOUT:
                 return in_flight(plan, found)
             if progress.stage is Stage.EFFECT and plan.violated is not None and plan.violated(found):
                 return Answer(
@@ -344,7 +344,8 @@ def _joined(plan: Attempt) -> Flow[Answer[Any]]:
 def _undone(progress: Progress, found: Diagnosis) -> Flow[bool]:
     """Roll back to the savepoint. Whether the caller's transaction is usable afterwards."""
     if not progress.savepoint:
-        return progress.stage is Stage.GUARD
+        # What failed without a savepoint, an ORM's own flush for instance, is the caller's.
+        return progress.stage is Stage.WAIT
     try:
         yield RollbackTo()
     except Exception:

@@ -11,15 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from claimant._model.dialect import Dialect
 from claimant._model.operation import Operation
 from claimant._model.ops import Flow, Request
-
-
-class Dialect(StrEnum):
-    """The database that a guard lives in."""
-
-    SQLITE = "sqlite"
-    POSTGRESQL = "postgresql"
 
 
 class Statement(StrEnum):

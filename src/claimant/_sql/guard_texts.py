@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from claimant._model.guarding import Dialect, Statement
+from claimant._model.dialect import Dialect
+from claimant._model.guarding import Statement
 
 GUARD = "claimant_guard"
 REJECTION = "claimant_rejection"

@@ -5,8 +5,9 @@ Flows of their own, because they are carried out on the caller's connection like
 
 from __future__ import annotations
 
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
-from claimant._model.guarding import Dialect, Execute, Reply
+from claimant._model.guarding import Execute, Reply
 from claimant._model.ops import Flow
 from claimant._sql.guard_texts import GUARD, REJECTION
 from claimant._sql.target import Target, same_database

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
-from claimant._model.guarding import Dialect
 from claimant._sql.handles import ACCEPTED, Make, is_volatile_client, kind_of, recognise
 
 VOLATILE_SCHEMES = frozenset(

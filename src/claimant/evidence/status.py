@@ -17,6 +17,7 @@ from claimant._model.durations import in_words
 from claimant._model.names import shown
 from claimant._model.records import JobRow, TallyRow
 from claimant._model.value import holder_of
+from claimant.ledger.reading import KEYS_SHOWN
 
 
 class State(StrEnum):
@@ -174,10 +175,12 @@ def _job_line(each: list[JobStatus]) -> str:
     if len(each) == 1:
         return worst.line
     counts = Counter(one.state for one in each)
+    # The ledger shows the latest keys of a job (ledger.reading), so a full page is not all of them.
+    many = f"the {len(each)} latest keys" if len(each) >= KEYS_SHOWN else f"{len(each)} keys"
     keys = ", ".join(f"{counts[state]} {state.value}" for state in _WORST_FIRST if counts[state])
     if worst.state in _WELL:
-        return f"{shown(worst.job.job)}: {len(each)} keys: {keys}"
-    return f"{worst.line} ({len(each)} keys: {keys})"
+        return f"{shown(worst.job.job)}: {many}: {keys}"
+    return f"{worst.line} ({many}: {keys})"
 
 
 def policy(*rows: JobRow) -> tuple[str, ...]:

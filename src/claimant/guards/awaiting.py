@@ -1,4 +1,4 @@
-"""What a session is asked on a running event loop. Apart, because it imports asyncio."""
+"""One attempt on a running event loop. Apart from `attempting`, because it imports asyncio."""
 
 from __future__ import annotations
 
@@ -8,11 +8,38 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from claimant._drive import aio
+from claimant._flows.once import once
 from claimant._model import guarding, ops
+from claimant._model.dialect import Dialect
+from claimant._model.errors import Refused
 from claimant._model.events import Event
-from claimant._model.guarding import Dialect
+from claimant._model.operation import Operation
+from claimant._model.outcome import Answer
+from claimant._sql.handles import unscoped
 from claimant.guards import sessions
+from claimant.guards.attempting import checked, plan_of, said, session_of
+from claimant.guards.once import Context, Once, Said
 from claimant.guards.sessions import Handlers, Session, handlers_for, plain_result
+
+
+async def attempt(
+    guard: Once, handle: Any, effect: Callable[[Any], Any], operation: Operation, context: Context
+) -> Said[Any]:
+    """`attempting.attempt` on the running loop; `effect` may be plain or a coroutine function."""
+    found = checked(handle, effect)
+    if not found.waits and guard.target.dialect is Dialect.POSTGRESQL:
+        raise Refused(
+            "CLM042",
+            f"run.once() was given a plain {found.make.value} inside an `async def` body: a duplicate that waits for the first "
+            "would stop the whole event loop, the first with it. Pass the async one",
+            name=context.job,
+        )
+    session = session_of(guard, unscoped(handle, found.make), found)
+    plan = plan_of(guard, session, operation, context)
+    answer: Answer[Any] = await aio.run(
+        once(plan), aio_table(session, effect, guard.target.dialect, context.emit)
+    )
+    return said(session, answer, plan, context)
 
 
 def aio_table(

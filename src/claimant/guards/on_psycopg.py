@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
-from claimant._model.guarding import ConnectionGone, Dialect, Reply, Statement, TransactionEnded
+from claimant._model.guarding import ConnectionGone, Reply, Statement, TransactionEnded
 from claimant._sql.guard_texts import TEXTS
 from claimant._sql.live import refuse_other
 from claimant._sql.paramstyle import rendered
@@ -66,8 +67,8 @@ class _Psycopg:
     def _status(self) -> int:
         return int(self._conn.pgconn.transaction_status)
 
-    def _cursor_text(self, text: str) -> str:
-        return rendered(text, "format")
+    def _cursor_text(self, text: str) -> bytes:
+        return rendered(text, "format").encode()
 
     def _look(self) -> None:
         info = self._conn.info
@@ -185,7 +186,7 @@ class PsycopgSession(_Psycopg):
                 conn.close()
             self._pool.putconn(conn)
             self._conn = None
-        elif self._spared:
+        elif self._spared and conn is not None:
             conn.close()
 
     def caller(self, _key: bytes, _run_id: str, /) -> PsycopgCaller | None:
@@ -275,7 +276,7 @@ class AsyncPsycopgSession(_Psycopg):
                 await conn.close()
             await self._pool.putconn(conn)
             self._conn = None
-        elif self._spared:
+        elif self._spared and conn is not None:
             await conn.close()
 
     def caller(self, _key: bytes, _run_id: str, /) -> PsycopgCaller | None:

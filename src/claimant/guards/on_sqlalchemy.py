@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
-from claimant._model.guarding import Dialect, Reply, TransactionEnded
+from claimant._model.guarding import Reply, TransactionEnded
 from claimant._sql.handles import Make
 from claimant._sql.live import refuse_other
 from claimant._sql.paramstyle import rendered
@@ -275,8 +276,8 @@ class AsyncSqlAlchemySession:
 
 def _connect(engine: Any) -> Any:
     """A connection, within a bounded time where one has to be made over a network."""
-    waiting = getattr(engine.pool, "checkedin", None)
-    if engine.dialect.name == Dialect.SQLITE or (callable(waiting) and waiting() > 0):
+    waiting: Any = getattr(engine.pool, "checkedin", None)
+    if engine.dialect.name == Dialect.SQLITE or (waiting is not None and waiting() > 0):
         return engine.connect()
     return within(engine.connect, lambda late: late.close())
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from claimant._drive import blocking, clock
 from claimant._model import guarding, ops
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
 from claimant._model.events import Event
-from claimant._model.guarding import Dialect, Execute, Reply, Statement
+from claimant._model.guarding import Execute, Reply, Statement
 from claimant._model.ops import Request
 from claimant._sql.diagnosis import diagnose
 from claimant._sql.guard_texts import TEXTS
@@ -30,9 +31,11 @@ class StillOpen(Protocol):
 
     def __call__(self) -> bool:
         """True while it is open."""
+        ...
 
     def on_commit(self, callback: Callable[[], None], /) -> bool:
         """Have `callback` called after the commit. False: this kind of handle cannot tell."""
+        ...
 
 
 class Session(Protocol):
@@ -51,6 +54,7 @@ class Session(Protocol):
     @property
     def place(self) -> str:
         """Where this is, for remembering what was verified there."""
+        ...
 
     def open(self) -> Any:
         """Have a connection, and see that it is of the declared database and has transactions."""
@@ -84,9 +88,11 @@ class Session(Protocol):
 
     def in_transaction(self) -> bool:
         """The database's own word for it."""
+        ...
 
     def broken(self, error: BaseException, /) -> bool:
         """Whether the connection in use is dead."""
+        ...
 
     def caller(self, key: bytes, run_id: str, /) -> StillOpen | None:
         """The transaction that was joined, if one was. `key`: of the guard row in it, or empty: there is none."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from claimant._flows.once import missing_tables
+from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
-from claimant._model.guarding import Dialect, Reply, Statement, Trouble
+from claimant._model.guarding import Reply, Statement, Trouble
 from claimant._sql.diagnosis import diagnose, one_line
 from claimant._sql.guard_texts import TEXTS
 from claimant._sql.guard_texts import schema_sql as _schema_sql
@@ -120,7 +121,7 @@ def _dbapi_execute(conn: Any) -> Any:
         from psycopg.rows import tuple_row
 
         with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(rendered(text, "format"), params)
+            cursor.execute(rendered(text, "format").encode(), params)
             return Reply(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
     return execute

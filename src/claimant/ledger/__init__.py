@@ -32,7 +32,7 @@ def open_ledger(
     `?deadline=2s` on the target wins over `deadline_ms`. Rows of two namespaces never meet.
 
     Raises:
-        Refused: a volatile place (CLM061), or one that is not understood (CLM062).
+        Refused: a volatile place (CLM081), or one that is not understood (CLM082).
 
     Example:
         >>> open_ledger("sqlite:/var/lib/app/ledger.db", namespace="shop").address

@@ -57,9 +57,9 @@ class PostgresPlace:
 
 
 def place_of(target: str) -> SqlitePlace | PostgresPlace:
-    """The place that a target names. Raises `Refused` (CLM061, CLM062, CLM010)."""
+    """The place that a target names. Raises `Refused` (CLM081, CLM082, CLM010)."""
     if not isinstance(target, str):
-        raise Refused("CLM062", f"ledger must be text, not {type(target).__name__}; {_WRITE}")
+        raise Refused("CLM082", f"ledger must be text, not {type(target).__name__}; {_WRITE}")
     scheme, colon, rest = target.partition(":")
     match scheme.lower() if colon else "":
         case "sqlite":
@@ -68,44 +68,44 @@ def place_of(target: str) -> SqlitePlace | PostgresPlace:
             return _postgres(rest)
         case volatile if volatile in _VOLATILE:
             raise Refused(
-                "CLM061",
+                "CLM081",
                 f'a {volatile} store cannot be the ledger: it may forget, and a forgotten "done" is a second run. The ledger '
                 f"says what was completed, so it must be durable; {_WRITE}",
             )
         case other:
             named = f"the scheme {other!r}" if re.fullmatch(r"[a-z][a-z0-9+.-]*", other) else "this text"
-            raise Refused("CLM062", f"{named} does not name a ledger; {_WRITE}")
+            raise Refused("CLM082", f"{named} does not name a ledger; {_WRITE}")
 
 
 def _sqlite(rest: str) -> SqlitePlace:
     path, deadline_ms, others = _options(rest)
     if others:
-        raise Refused("CLM062", f"sqlite: has no option {others[0]!r}; the only one is ?deadline=1s")
+        raise Refused("CLM082", f"sqlite: has no option {others[0]!r}; the only one is ?deadline=1s")
     if path.startswith("//"):
         raise Refused(
-            "CLM062",
+            "CLM082",
             "sqlite:// is read in different ways by different tools; write sqlite:PATH, for instance sqlite:jobs/ledger.db "
             "or sqlite:/var/lib/app/ledger.db",
         )
     if path == ":memory:":
         raise Refused(
-            "CLM061",
+            "CLM081",
             "sqlite::memory: cannot be the ledger: it ends with the process, and completion must outlive it; name a file, "
             "sqlite:PATH",
         )
     if not path or "\0" in path:
-        raise Refused("CLM062", "sqlite: needs the path of a file, for instance sqlite:ledger.db")
+        raise Refused("CLM082", "sqlite: needs the path of a file, for instance sqlite:ledger.db")
     try:
         return SqlitePlace(Path(path).expanduser().absolute(), deadline_ms)
     except RuntimeError as error:
         raise Refused(
-            "CLM062", f"sqlite:{path}: there is no such home folder; write the whole path"
+            "CLM082", f"sqlite:{path}: there is no such home folder; write the whole path"
         ) from error
 
 
 def _postgres(rest: str) -> PostgresPlace:
     if not rest.startswith("//"):
-        raise Refused("CLM062", "postgresql: needs two slashes: postgresql://user@host/database")
+        raise Refused("CLM082", "postgresql: needs two slashes: postgresql://user@host/database")
     base, deadline_ms, others = _options(rest)
     # A password with a raw "?" or "/" is an error to libpq; it must not be shown on the way there.
     authority = rest if "@" not in base and "@" in rest else base

@@ -80,7 +80,7 @@ class PostgresLedger:
     # -- the port
 
     def call(self, request: LedgerRequest) -> LedgerReply:
-        """Carry out one request. Raises `LedgerAbsent`, or `Refused` (CLM060) where `claimant init` has not been run."""
+        """Carry out one request. Raises `LedgerAbsent`, or `Refused` (CLM080) where `claimant init` has not been run."""
         if isinstance(request, LedgerNow):
             return self.now()
         within_ms = request.within_ms if isinstance(request, Late) else self.deadline_ms
@@ -125,10 +125,10 @@ class PostgresLedger:
 
         def make() -> None:
             with self._connected(within_ms) as connection, connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = {within_ms}")
-                connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})")
+                connection.execute(f"SET LOCAL lock_timeout = {within_ms}".encode())
+                connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})".encode())
                 for text in schema.statements("postgresql"):
-                    connection.execute(text)
+                    connection.execute(text.encode())
                 [[version]] = connection.execute("SELECT max(version) FROM claimant_ledger").fetchall()
                 schema.checked_version(version, self.address)
 
@@ -291,7 +291,7 @@ class PostgresLedger:
 
     def _not_made(self) -> Refused:
         return Refused(
-            "CLM060",
+            "CLM080",
             f"the ledger {self.address} has no tables of ours, or old ones: jobs never make them. Run "
             f"`claimant init --ledger {self.address}` once, as a user who may create tables",
         )
@@ -336,7 +336,7 @@ def _rows(connection: Connection[Any], before: str, statements: Sequence[Sql]) -
     params = [
         without_nul(value) if isinstance(value, str) else value for sql in statements for value in sql.params
     ]
-    cursor = connection.execute(text, params)  # type: ignore[call-overload, unused-ignore]
+    cursor = connection.execute(text.encode(), params)
     while cursor.nextset():
         pass
     if cursor.description is None:

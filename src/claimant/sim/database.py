@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from claimant._model.dialect import Dialect
 from claimant._model.guarding import (
     TRAITS,
     BeginOwned,
@@ -16,7 +17,6 @@ from claimant._model.guarding import (
     Close,
     Commit,
     Diagnosis,
-    Dialect,
     Effect,
     Execute,
     InTransaction,

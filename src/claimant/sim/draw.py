@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from claimant._model.guarding import Dialect
+from claimant._model.dialect import Dialect
 from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.slots import early_ms
 from claimant._model.stake import Stake

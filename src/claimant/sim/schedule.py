@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from claimant._model.guarding import Dialect
+from claimant._model.dialect import Dialect
 from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.stake import Stake
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from claimant._model.guarding import Dialect
+from claimant._model.dialect import Dialect
 from claimant._model.stake import Stake
 from claimant.sim.network import FATES
 from claimant.sim.process import Flows
