@@ -109,7 +109,7 @@ class _Declaration(Generic[P, T]):
                 lease=lease,
                 guard=self._declared.guard,
                 emit=self._wiring.emit,
-                committed=lambda: self._wiring.close_slot(journal.run_id),
+                committed=None if journal.slot is None else lambda: self._wiring.close_slot(journal.run_id),
             )
             return self.body(given, *bound.args, **bound.kwargs)
 

@@ -27,7 +27,7 @@ class _Runs:
         lease: Lease,
         guard: Once | None,
         emit: Callable[..., None],
-        committed: Callable[[], None],
+        committed: Callable[[], None] | None,
     ) -> None:
         self._journal = journal
         self._operation = operation

@@ -33,7 +33,9 @@ def run(places: list[str]) -> Callable[..., Result]:
     return invoke
 
 
-def test_status_says_in_one_line_who_holds_a_job_that_stopped(app: Claimant, run: Callable[..., Result]) -> None:
+def test_status_says_in_one_line_who_holds_a_job_that_stopped(
+    app: Claimant, run: Callable[..., Result]
+) -> None:
     """A job that every start finds held is shown as skipping, with holder, time left, streak and last real success."""
     index = app.job("rebuild-index", stake="rebuild")(lambda run: None)
     index()
@@ -48,7 +50,9 @@ def test_status_says_in_one_line_who_holds_a_job_that_stopped(app: Claimant, run
         assert part in line
 
 
-def test_status_of_one_job_adds_its_policy_and_unknown_jobs_fail(app: Claimant, run: Callable[..., Result]) -> None:
+def test_status_of_one_job_adds_its_policy_and_unknown_jobs_fail(
+    app: Claimant, run: Callable[..., Result]
+) -> None:
     """`status NAME` explains; a name that never started exits 1, so that a script notices a typing error."""
     app.job("rebuild-index", stake="rebuild")(lambda run: None)()
     assert "stake rebuild" in run("status", "rebuild-index").output
@@ -65,7 +69,9 @@ def test_status_is_json_able(app: Claimant, run: Callable[..., Result]) -> None:
     assert found["totals"]["runs"] == 1
 
 
-def test_status_works_while_the_store_is_away(app: Claimant, run: Callable[..., Result], places: list[str]) -> None:
+def test_status_works_while_the_store_is_away(
+    app: Claimant, run: Callable[..., Result], places: list[str]
+) -> None:
     """The ledger answers, and a note says that the store was not asked."""
     app.job("rebuild-index", stake="rebuild")(lambda run: None)()
     said = run("status", where=["--store", "redis://me:hunter2@127.0.0.1:1/0", *places[2:]])
@@ -91,7 +97,9 @@ def test_leases_lists_who_holds_what(app: Claimant, run: Callable[..., Result]) 
     assert run("leases").output == "no claims\n"
 
 
-def test_init_makes_tables_prints_them_and_repeats(run: Callable[..., Result], tmp_path: Path, pg_dsn: str) -> None:
+def test_init_makes_tables_prints_them_and_repeats(
+    run: Callable[..., Result], tmp_path: Path, pg_dsn: str
+) -> None:
     """`init` is safe to repeat; `--sql` shows what it would run; nothing named is an error that says how."""
     for _ in range(2):
         made = run("init", where=["--ledger", pg_dsn, "--guard", pg_dsn])
@@ -117,13 +125,17 @@ def test_an_error_is_one_sentence_and_no_traceback(run: Callable[..., Result]) -
 def test_reading_makes_no_file_of_a_mistyped_path(run: Callable[..., Result], tmp_path: Path) -> None:
     """`status` and `leases` on a path where nothing is say so, exit 1, and leave nothing behind."""
     for command in ("status", "leases"):
-        said = run(command, where=["--ledger", f"sqlite:{tmp_path}/typo.db", "--store", f"sqlite:{tmp_path}/typo.db"])
+        said = run(
+            command, where=["--ledger", f"sqlite:{tmp_path}/typo.db", "--store", f"sqlite:{tmp_path}/typo.db"]
+        )
         assert said.exit_code == 1
         assert "typo.db" in said.output
     assert not list(tmp_path.iterdir())
 
 
-def test_status_has_one_line_per_job_however_many_keys_it_has(app: Claimant, run: Callable[..., Result]) -> None:
+def test_status_has_one_line_per_job_however_many_keys_it_has(
+    app: Claimant, run: Callable[..., Result]
+) -> None:
     """A hundred orders are one line, and the one that failed is in it; `status NAME` sums them up."""
 
     @app.job("debit", key=["order_id"], stake="scan")

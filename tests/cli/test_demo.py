@@ -14,7 +14,11 @@ import pytest
 def perform(*arguments: str) -> str:
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "claimant.cli", "demo", *arguments], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-m", "claimant.cli", "demo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -46,14 +50,19 @@ def test_the_demo_on_real_servers(flavour: str, pg_dsn: str, request: pytest.Fix
     """The same on Redis or Valkey with PostgreSQL, and nothing of it is left in the wallet's database."""
     check(perform("--store", request.getfixturevalue(flavour), "--ledger", pg_dsn))
     with psycopg.connect(pg_dsn) as conn:
-        tables = {name for (name,) in conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+        tables = {
+            name for (name,) in conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        }
     assert not {name for name in tables if "demo" in name}
 
 
 def test_the_demo_refuses_a_store_that_it_cannot_take_away() -> None:
     """A store in memory is no other process's, and the demo says so."""
     done = subprocess.run(
-        [sys.executable, "-m", "claimant.cli", "demo", "--store", "memory:x"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "claimant.cli", "demo", "--store", "memory:x"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("claimant: CLM071")

@@ -16,7 +16,9 @@ def main(store: str, database: str, orders: str) -> None:
         @claims.job("debit", key=["order_id"], stake="money", guard=once(database), held="wait:20s")
         def debit(run: Run, order_id: int) -> str:
             with psycopg.connect(database) as conn:
-                return run.once(conn, lambda tx: tx.execute("INSERT INTO debit VALUES (%s, 1)", (order_id,))).kind.value
+                return run.once(
+                    conn, lambda tx: tx.execute("INSERT INTO debit VALUES (%s, 1)", (order_id,))
+                ).kind.value
 
         @claims.job("report", every="24h", stake="rebuild", held="standby")
         def report(run: Run) -> str:

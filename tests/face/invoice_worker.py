@@ -22,12 +22,21 @@ def main(folder: str, seed: str, pages: str, size: str) -> None:
     database = f"{folder}/invoices.db"
     with Claimant(f"sqlite:{folder}/leases.db", ledger=f"sqlite:{folder}/ledger.db") as claims:
 
-        @claims.job("bill-page", key=["page"], stake="money", guard=once(f"sqlite:{database}"), lifetime="1s", on_loss="go-on")
+        @claims.job(
+            "bill-page",
+            key=["page"],
+            stake="money",
+            guard=once(f"sqlite:{database}"),
+            lifetime="1s",
+            on_loss="go-on",
+        )
         def bill_page(run: Run, page: int) -> None:
             conn = connect(database)
             try:
                 first = page * int(size)
-                rows = conn.execute("SELECT id, cents FROM invoice WHERE id >= ? AND id < ?", (first, first + int(size)))
+                rows = conn.execute(
+                    "SELECT id, cents FROM invoice WHERE id >= ? AND id < ?", (first, first + int(size))
+                )
                 for invoice, cents in run.beats(rows.fetchall()):
 
                     def debit(tx: Any, invoice: int = invoice, cents: int = cents) -> None:

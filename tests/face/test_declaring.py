@@ -112,7 +112,10 @@ def test_a_bare_hold_is_for_cheap_stakes_only(quiet: Claimant, stake: Any) -> No
         quiet.hold("index", stake=stake, max_run="1m")
 
 
-@pytest.mark.parametrize("options", [{"max_run": None}, {"max_run": 0}, {"max_run": "1m", "wait": -1}, {"max_run": "1m", "lifetime": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_run": None}, {"max_run": 0}, {"max_run": "1m", "wait": -1}, {"max_run": "1m", "lifetime": 0}],
+)
 def test_a_bare_hold_has_an_end_too(quiet: Claimant, options: dict[str, Any]) -> None:
     """No parameter of `hold` makes an endless claim."""
     with pytest.raises(Refused, match="CLM010"):
@@ -130,7 +133,7 @@ def test_a_generator_body_is_refused(quiet: Claimant) -> None:
 
     for number, generator in enumerate((lazily, lazily_too)):
         with pytest.raises(Refused, match="CLM037"):
-            quiet.job(f"index-{number}", stake="scan")(generator)  # type: ignore[arg-type]
+            quiet.job(f"index-{number}", stake="scan")(generator)
 
 
 def test_a_body_without_a_run_is_refused(quiet: Claimant) -> None:
@@ -144,13 +147,11 @@ def test_the_colour_of_the_body_decides(quiet: Claimant) -> None:
 
     async def later(run: Any, extra: int = 0) -> None: ...
 
-    class Callable_:
+    class Later:
         async def __call__(self, run: Any) -> None: ...
 
-    made = [
-        quiet.job(str(number), stake="scan", every="1h")(each)
-        for number, each in enumerate((later, functools.partial(later, extra=1), Callable_()))
-    ]
+    bodies: list[Any] = [later, functools.partial(later, extra=1), Later()]
+    made = [quiet.job(str(number), stake="scan", every="1h")(each) for number, each in enumerate(bodies)]
     assert [type(job) for job in made] == [AsyncJob] * 3
     assert type(quiet.job("plain", stake="scan")(nothing)) is Job
 
@@ -170,4 +171,4 @@ def test_run_is_hidden_from_those_who_read_signatures(quiet: Claimant) -> None:
     job = quiet.job("debit", key=["order_id"], stake="scan")(body)
     assert list(inspect.signature(job).parameters) == ["order_id"]
     assert list(job.__annotations__) == ["order_id"]
-    assert job.__name__ == "body"
+    assert vars(job)["__name__"] == "body"

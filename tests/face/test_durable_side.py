@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,37 @@ def test_an_orm_session_that_has_already_read(claims: Claimant, app: str) -> Non
             wait(lambda: debit(session).kind is Kind.DONE, "the slot to be closed after the commit", 5)
     finally:
         engine.dispose()
+
+
+def test_a_commit_in_the_middle_of_the_body_does_not_close_its_slot(claims: Claimant, app: str) -> None:
+    """A batch commits its first item and fails at the second: the slot is not done, and the next attempt does the rest."""
+    engine = sa.create_engine(app.replace("postgresql://", "postgresql+psycopg://"))
+    failing = [True]
+
+    @claims.job("batch", every="1h", attempts=2, stake="money", guard=once(app))
+    def batch(run: Run, session: Session) -> None:
+        for number in (1, 2):
+            session.scalars(sa.select(Debit)).all()
+            run.once(
+                session,
+                partial(Session.add, instance=Debit(order_id=number, cents=1)),
+                operation=("item", number),
+            )
+            session.commit()
+            if failing:
+                failing.pop()
+                raise ValueError("crash between two items")
+
+    try:
+        with Session(engine) as session, pytest.raises(ValueError, match="between two items"):
+            batch(session)
+        with Session(engine) as session:
+            second = batch(session)
+    finally:
+        engine.dispose()
+    assert second.kind is Kind.RAN
+    assert [answer.kind.value for answer in second.answers] == ["duplicate", "applied"]
+    assert rows(app, "debit") == [(1, 1), (2, 1)]
 
 
 def test_an_async_session_that_has_already_read(claims: Claimant, app: str) -> None:

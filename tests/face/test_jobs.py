@@ -9,6 +9,7 @@ import pickle
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ Absent = Callable[[], AbstractContextManager[None]]
 def start(request: pytest.FixtureRequest) -> Callable[..., Outcome[Any]]:
     """Start a job whose body is `work(run)`, in one of the two colours."""
 
-    def run_it(claims: Claimant, work: Callable[[Any], Any], *args: Any, name: str = "index", **options: Any) -> Outcome[Any]:
+    def run_it(
+        claims: Claimant, work: Callable[[Any], Any], *args: Any, name: str = "index", **options: Any
+    ) -> Outcome[Any]:
         options.setdefault("stake", "scan")
         if name in claims.jobs:
             job: Any = claims.jobs[name]
@@ -73,7 +76,9 @@ def test_the_claim_is_given_back_after_the_body(claims: Claimant, start: Start) 
     assert [start(claims, lambda _: 1).kind for _ in range(3)] == [Kind.RAN] * 3
 
 
-def test_a_held_name_is_a_value_that_says_who_and_how_long(claims: Claimant, start: Start, held: Held) -> None:
+def test_a_held_name_is_a_value_that_says_who_and_how_long(
+    claims: Claimant, start: Start, held: Held
+) -> None:
     """Held is not ran: the body does not start, `.value` raises with a short back-off, the ledger has a skip."""
     ran: list[int] = []
     with held("index"):
@@ -135,7 +140,12 @@ def test_a_slot_is_done_once_and_its_result_is_kept(claims: Claimant, start: Sta
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(ValueError("bad row"), "failed"), (LookupError(), "failed"), (KeyboardInterrupt(), "stopped"), (SystemExit(4), "stopped")],
+    [
+        (ValueError("bad row"), "failed"),
+        (LookupError(), "failed"),
+        (KeyboardInterrupt(), "stopped"),
+        (SystemExit(4), "stopped"),
+    ],
 )
 def test_the_bodys_own_exception_is_never_masked(
     claims: Claimant, start: Start, error: BaseException, kind: str
@@ -227,7 +237,9 @@ def debit_job(claims: Claimant, app: str, **options: Any) -> Any:
     def debit(run: Run, order_id: int, cents: int = 100) -> Answer[Any]:
         conn = sqlite3.connect(app)
         try:
-            return run.once(conn, lambda tx: tx.execute("INSERT INTO debit VALUES (?, ?)", (order_id, cents)) and cents)
+            return run.once(
+                conn, lambda tx: tx.execute("INSERT INTO debit VALUES (?, ?)", (order_id, cents)) and cents
+            )
         finally:
             conn.close()
 
@@ -246,7 +258,9 @@ def test_a_guarded_effect_happens_once_and_the_duplicate_is_counted(claims: Clai
     assert (tally.count, tally.hole, tally.stake) == (1, "redelivered", "money")
 
 
-def test_a_duplicate_while_the_store_is_away_names_that_hole(claims: Claimant, app: str, absent: Absent) -> None:
+def test_a_duplicate_while_the_store_is_away_names_that_hole(
+    claims: Claimant, app: str, absent: Absent
+) -> None:
     """Work goes on without claims, the guard rejects, and the rejection says through which hole it came."""
     debit = debit_job(claims, app)
     debit(42)
@@ -291,7 +305,9 @@ def test_a_body_that_takes_the_value_of_an_attempt_in_flight_leaves_its_slot_ope
 ) -> None:
     """The first attempt still holds the lock: the outcome is unknown, no attempt is used up, and the next start does the work."""
 
-    @claims.job("close-day", every="1h", attempts=1, stake="money", guard=once(f"sqlite:{app}", longest="50ms"))
+    @claims.job(
+        "close-day", every="1h", attempts=1, stake="money", guard=once(f"sqlite:{app}", longest="50ms")
+    )
     def close_day(run: Run) -> int | None:
         conn = sqlite3.connect(app)
         try:
@@ -320,7 +336,9 @@ def test_keys_claim_separately(claims: Claimant, app: str, held: Held) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, "", "order_None", 1.5, True])
-def test_a_key_that_names_nothing_is_refused_before_anything_starts(claims: Claimant, app: str, bad: Any) -> None:
+def test_a_key_that_names_nothing_is_refused_before_anything_starts(
+    claims: Claimant, app: str, bad: Any
+) -> None:
     """None, empty and inexact keys never reach the store, the ledger or the database."""
     debit = debit_job(claims, app)
     with pytest.raises(Refused, match="CLM031"):
@@ -331,12 +349,19 @@ def test_a_key_that_names_nothing_is_refused_before_anything_starts(claims: Clai
 def test_an_operation_must_be_named_once_in_a_run(claims: Claimant, app: str) -> None:
     """A batch names each item; the same item twice, or none at all, is refused."""
 
+    def insert(number: int, tx: Any) -> None:
+        tx.execute("INSERT INTO debit VALUES (?, 1)", (number,))
+
     @claims.job("batch", stake="money", guard=once(f"sqlite:{app}"))
     def batch(run: Run) -> None:
         conn = sqlite3.connect(app)
         try:
             for number in (1, 2, 3):
-                run.once(conn, lambda tx, n=number: tx.execute("INSERT INTO debit VALUES (?, 1)", (n,)), operation=("invoice", number))
+                run.once(
+                    conn,
+                    partial(insert, number),
+                    operation=("invoice", number),
+                )
             with pytest.raises(Refused, match="CLM034"):
                 run.once(conn, lambda tx: None, operation=("invoice", 1))
             with pytest.raises(Refused, match="CLM033"):
@@ -359,7 +384,9 @@ def test_once_without_a_declared_guard_is_refused(claims: Claimant, app: str) ->
         scan()
 
 
-def test_a_declared_guard_that_was_not_used_is_told(claims: Claimant, app: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_declared_guard_that_was_not_used_is_told(
+    claims: Claimant, app: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A money job that never called its guard is an event."""
 
     @claims.job("pay", key=["order_id"], stake="money", guard=once(f"sqlite:{app}"))
@@ -375,12 +402,10 @@ def test_beats_pass_items_through(claims: Claimant) -> None:
     seen: list[int] = []
 
     def work(run: Run) -> None:
-        for item in run.beats(range(5)):
-            seen.append(item)
+        seen.extend(run.beats(range(5)))
 
     async def work_later(run: AsyncRun) -> None:
-        async for item in run.beats(range(5, 10)):
-            seen.append(item)
+        seen.extend([item async for item in run.beats(range(5, 10))])
 
     async def main() -> None:
         await claims.job("later", stake="scan")(work_later)()
@@ -398,7 +423,11 @@ def test_a_hold_is_a_lease_for_a_block(claims: Claimant, held: Held, absent: Abs
         assert lease.cause is None
         with pytest.raises(NotDone), claims.hold("report", stake="scan", max_run="1m"):
             pass
-    with held("report"), pytest.raises(NotDone, match="somebody-else"), claims.hold("report", stake="scan", max_run="1m"):
+    with (
+        held("report"),
+        pytest.raises(NotDone, match="somebody-else"),
+        claims.hold("report", stake="scan", max_run="1m"),
+    ):
         pass
     with absent(), claims.hold("report", stake="scan", max_run="1m") as lease:
         assert (lease.cause, lease.remaining()) == ("absent", 0.0)
@@ -408,6 +437,8 @@ def test_namespaces_are_apart(tmp_path: Path) -> None:
     """Staging on production's store and ledger neither holds its claims nor does its slots."""
     kinds = []
     for namespace in ("staging", "production"):
-        with Claimant("memory:shared", ledger=f"sqlite:{tmp_path / 'ledger.db'}", namespace=namespace) as claims:
+        with Claimant(
+            "memory:shared", ledger=f"sqlite:{tmp_path / 'ledger.db'}", namespace=namespace
+        ) as claims:
             kinds.append(claims.job("index", stake="rebuild", every="1h")(lambda run: None)().kind)
     assert kinds == [Kind.RAN, Kind.RAN]

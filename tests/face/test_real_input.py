@@ -19,7 +19,15 @@ FAULTS = 24
 
 
 def start(folder: Path, seed: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.face.invoice_worker", str(folder), str(seed), str(PAGES), str(SIZE)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.face.invoice_worker",
+        str(folder),
+        str(seed),
+        str(PAGES),
+        str(SIZE),
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
 
 
@@ -27,10 +35,14 @@ def test_ten_thousand_invoices_four_workers_kills_and_pauses(tmp_path: Path) -> 
     """Each invoice is debited exactly once and none is missing, while workers are killed and paused past their lifetime."""
     conn = connect(str(tmp_path / "invoices.db"))
     conn.execute("CREATE TABLE invoice (id INTEGER PRIMARY KEY, cents INTEGER NOT NULL)")
-    conn.execute("CREATE TABLE debit (invoice INTEGER NOT NULL, cents INTEGER NOT NULL)")  # two of one are allowed here
+    conn.execute(
+        "CREATE TABLE debit (invoice INTEGER NOT NULL, cents INTEGER NOT NULL)"
+    )  # two of one are allowed here
     conn.execute("CREATE TABLE account (cents INTEGER NOT NULL)")
     conn.execute("INSERT INTO account VALUES (0)")
-    conn.executemany("INSERT INTO invoice VALUES (?, ?)", [(number, 100 + number % 900) for number in range(PAGES * SIZE)])
+    conn.executemany(
+        "INSERT INTO invoice VALUES (?, ?)", [(number, 100 + number % 900) for number in range(PAGES * SIZE)]
+    )
     conn.commit()
 
     chance = random.Random(20_261_130)

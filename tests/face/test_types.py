@@ -60,7 +60,16 @@ def sources(tmp_path: Path, snippets: list[str]) -> Path:
 
 
 def mypy(folder: Path) -> set[str]:
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--config-file=", "--no-error-summary", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-incremental",
+        "--config-file=",
+        "--no-error-summary",
+        str(folder),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert found.returncode in (0, 1), found.stdout + found.stderr
     return {Path(line.split(":")[0]).name for line in found.stdout.splitlines() if ": error:" in line}
@@ -71,7 +80,9 @@ def pyright(folder: Path) -> set[str]:
     found = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     report = json.loads(found.stdout)
     assert report["summary"]["filesAnalyzed"] > 0
-    return {Path(entry["file"]).name for entry in report["generalDiagnostics"] if entry["severity"] == "error"}
+    return {
+        Path(entry["file"]).name for entry in report["generalDiagnostics"] if entry["severity"] == "error"
+    }
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
@@ -81,4 +92,6 @@ def test_a_type_checker_accepts_what_is_safe_and_refuses_what_is_not(tmp_path: P
     (tmp_path / "fine").mkdir()
     (tmp_path / "wrong").mkdir()
     assert checker(sources(tmp_path / "fine", FINE)) == set()
-    assert checker(sources(tmp_path / "wrong", WRONG)) == {f"case_{number:02d}.py" for number in range(len(WRONG))}
+    assert checker(sources(tmp_path / "wrong", WRONG)) == {
+        f"case_{number:02d}.py" for number in range(len(WRONG))
+    }

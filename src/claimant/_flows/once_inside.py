@@ -74,12 +74,12 @@ class Existing:
 
 def inside(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
     """Claim the operation and do the effect, or find out who did; behind a savepoint where that is needed."""
+    progress.stage = Stage.GUARD
     # Joined: so that a failure leaves the caller's work alone. SQLite: so that a commit in the effect shows.
     guarded_by_savepoint = plan.joined or not plan.traits.transaction_ids
     if guarded_by_savepoint:
         yield Savepoint()
         progress.savepoint = True
-    progress.stage = Stage.GUARD
     yield from plan.verify()
     claimed = yield from _claimed(plan)
     if isinstance(claimed, Existing):

@@ -54,15 +54,18 @@ class FrozenFile:
         self._writer: sqlite3.Connection | None = None
 
     def take(self) -> None:
+        """The store stops answering."""
         self._writer = sqlite3.connect(self._path, isolation_level=None, timeout=5)
         self._writer.execute("BEGIN IMMEDIATE")
 
     def give(self) -> None:
+        """It answers again."""
         if self._writer is not None:
             self._writer.rollback()
         self.close()
 
     def close(self) -> None:
+        """Leave nothing behind."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None
@@ -112,6 +115,7 @@ class Forwarder:
                 end.close()
 
     def take(self) -> None:
+        """The store stops answering."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
@@ -123,7 +127,9 @@ class Forwarder:
                 continue
 
     def give(self) -> None:
+        """It answers again."""
         self._listener = self._listen(self._port)
 
     def close(self) -> None:
+        """Leave nothing behind."""
         self.take()

@@ -14,7 +14,6 @@ class Wallet:
     def __init__(self, url: str) -> None:
         self.url = url
         self.embedded = url.startswith("sqlite:")
-        self._mark = "?" if self.embedded else "%s"
 
     def connect(self) -> Any:
         """A connection as an application would open it."""
@@ -30,7 +29,7 @@ class Wallet:
         conn.execute("DROP TABLE IF EXISTS claimant_demo_debit")
         conn.execute("CREATE TABLE claimant_demo_wallet (balance_cents INTEGER NOT NULL)")
         conn.execute("CREATE TABLE claimant_demo_debit (order_id TEXT NOT NULL, cents INTEGER NOT NULL)")
-        conn.execute(f"INSERT INTO claimant_demo_wallet VALUES ({OPENING_CENTS})")
+        conn.execute(self._sql("INSERT INTO claimant_demo_wallet VALUES (?)"), (OPENING_CENTS,))
         conn.commit()
 
     def drop(self, conn: Any) -> None:
@@ -41,8 +40,11 @@ class Wallet:
 
     def debit(self, tx: Any, order_id: str, cents: int) -> None:
         """The effect: two rows in the transaction that the guard is in."""
-        tx.execute(f"UPDATE claimant_demo_wallet SET balance_cents = balance_cents - {self._mark}", (cents,))
-        tx.execute(f"INSERT INTO claimant_demo_debit VALUES ({self._mark}, {self._mark})", (order_id, cents))
+        tx.execute(self._sql("UPDATE claimant_demo_wallet SET balance_cents = balance_cents - ?"), (cents,))
+        tx.execute(self._sql("INSERT INTO claimant_demo_debit VALUES (?, ?)"), (order_id, cents))
+
+    def _sql(self, text: str) -> str:
+        return text if self.embedded else text.replace("?", "%s")
 
     def balance(self, conn: Any) -> int:
         """What is left, in cents."""

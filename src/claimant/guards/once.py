@@ -47,7 +47,7 @@ class Said(Generic[T]):
 class Once:
     """A declared guard. Make one with `once()`; it may be shared by jobs and threads."""
 
-    __slots__ = ("constraint", "db", "fit", "longest_ms", "retry_window_ms", "target")
+    __slots__ = ("constraint", "db", "fit", "longest_ms", "target")
 
     def __init__(
         self,
@@ -56,13 +56,11 @@ class Once:
         *,
         constraint: str | None,
         longest_ms: int,
-        retry_window_ms: int | None,
     ) -> None:
         self.target = target
         self.db = db
         self.constraint = constraint
         self.longest_ms = longest_ms
-        self.retry_window_ms = retry_window_ms
         self.fit: dict[str, Any] = {}
         """What was verified on live databases, by place: see `fitting`."""
 
@@ -84,7 +82,6 @@ def once(
     db: object,
     *,
     constraint: str | None = None,
-    retry_window: Duration | None = None,
     longest: Duration = "30s",
 ) -> Once:
     """Guard an effect in the database `db`: its second attempt is rejected there, in the effect's own transaction.
@@ -93,7 +90,7 @@ def once(
     the effect lands, and `run.once` is given a handle of that database. `constraint`: the name of YOUR unique index or
     constraint, which then is the guard: the effect inserts plainly, and its violation is a duplicate. `longest`: the longest
     that the effect takes, as a duration; in a transaction of our own PostgreSQL ends one that is idle for longer, and a
-    duplicate waits that long for the first, at most 30 s. `retry_window`: how long an attempt may come after the first.
+    duplicate waits that long for the first, at most 30 s.
 
     Raises `Refused`: CLM040 (nothing that can guard), CLM041 (volatile), CLM010 (not a duration), CLM049 (no constraint).
 
@@ -115,7 +112,6 @@ def once(
         db,
         constraint=constraint,
         longest_ms=duration_ms(longest, "longest"),
-        retry_window_ms=None if retry_window is None else duration_ms(retry_window, "retry_window"),
     )
 
 

@@ -252,8 +252,6 @@ def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
         writes += _missing_start(run, job_id, slot_id, slot, start, started, in_order=in_order, newest=newest)
     kind = request.kind
     mine = slot is not None and slot.closed_by == request.run_id
-    if kind == UNCOMMITTED and slot is not None and mine and slot.completed:
-        kind = SUCCESS  # its transaction committed before this was written
     duplicates = sum(answer.kind == DUPLICATE for answer in request.answers)
     wasted = request.took_ms if duplicates and duplicates == len(request.answers) else 0
     writes.append(
@@ -370,9 +368,10 @@ def _close_slot(namespace: str, run_id: str, age_ms: int) -> Steps:
     now, slot_id, kind, ended, result = row
     now -= age_ms
     writes: list[Sql] = []
-    if slot_id is not None:
-        writes.append(_completed(slot_id, run_id, result, now))
+    # A body may commit long before it ends, once for each item of a batch: only its end can be the slot's.
     if ended is not None and kind == UNCOMMITTED:
+        if slot_id is not None:
+            writes.append(_completed(slot_id, run_id, result, now))
         writes.append(Sql("UPDATE claimant_runs SET kind = ? WHERE id = ?", (SUCCESS, run)))
         writes.append(_job_ended(job_id, now, SUCCESS, "", 0, shown=same(job.last_run, run)))
     return Page(None, writes)

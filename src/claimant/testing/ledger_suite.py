@@ -176,12 +176,16 @@ class LedgerSuite:
         assert row.last_success is not None
         assert ledger.runs()[0].kind == "ran"
 
-    def test_a_commit_before_the_end_counts(self, ledger: LedgerPort) -> None:
-        """Where the transaction commits before the run's end is written, the run is a success all the same."""
+    def test_a_commit_before_the_end_does_not_close_the_slot(self, ledger: LedgerPort) -> None:
+        """A body that commits in its middle is not done: only a run that has ended uncommitted is completed by a commit."""
         run = started(slot=SLOT)
         ledger.call(Begin(run))
         ledger.call(CloseSlot(run.run_id))
+        assert ledger.call(SlotState(run.job, run.key, SLOT)) is None
         ledger.call(ended(run, "uncommitted", close_slot=False))
+        assert ledger.call(SlotState(run.job, run.key, SLOT)) is None
+        ledger.call(CloseSlot(run.run_id))
+        assert isinstance(ledger.call(SlotState(run.job, run.key, SLOT)), SlotClosed)
         assert ledger.runs()[0].kind == "ran"
         assert ledger.call(CloseSlot("nobody")) is None
 

@@ -31,7 +31,7 @@ def claims(tmp_path: Path) -> Iterator[Claimant]:
 
 @pytest.fixture
 def held(claims: Claimant) -> Callable[..., AbstractContextManager[None]]:
-    """`with held(name, **key):` somebody else holds that job (and key) of `claims`."""
+    """`held` is called with a job's name and key: inside its block somebody else holds that job (and key) of `claims`."""
     from claimant.testing.faults import held_by_another
 
     def hold(name: str, **key: object) -> AbstractContextManager[None]:
@@ -42,7 +42,7 @@ def held(claims: Claimant) -> Callable[..., AbstractContextManager[None]]:
 
 @pytest.fixture
 def absent(claims: Claimant) -> Callable[[], AbstractContextManager[None]]:
-    """`with absent():` the store of `claims` does not answer."""
+    """`absent` is called without arguments: inside its block the store of `claims` does not answer."""
     from claimant.testing.faults import store_absent
 
     def away() -> AbstractContextManager[None]:
