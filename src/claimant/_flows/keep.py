@@ -230,6 +230,7 @@ def _gone(duties: Duties, tenure: Tenure, deadline_ms: int) -> Flow[None]:
         # Written before `released` is read again: a release on another thread then sees the new value, or is seen here.
         tenure.value, tenure.token = value, token
         if not tenure.released:
+            tenure.state = State.KEPT
             yield from _accepted(tenure, sent)
             text = "the claim was gone and free, and was claimed anew"
             yield from _told(tenure, "lease.reclaimed", text, "warning")
