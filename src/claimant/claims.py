@@ -16,7 +16,9 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
+    TypedDict,
     TypeVar,
+    Unpack,
     cast,
     overload,
 )
@@ -41,6 +43,21 @@ Cheap = Literal["rebuild", "scan", Stake.REBUILD, Stake.SCAN]
 Guarded = Literal["append", "money", Stake.APPEND, Stake.MONEY]
 Notify = Literal["notify", Stake.NOTIFY]
 Delivery = Literal["at-least-once", "at-most-once"]
+
+
+class Options(TypedDict, total=False):
+    """What every stake may declare. The overloads of `Claimant.job` add what a stake requires."""
+
+    every: Duration | None
+    key: Sequence[str]
+    lifetime: Duration
+    max_run: Duration | None
+    stall_after: Duration | None
+    held: str
+    absent: str | None
+    on_loss: Literal["go-on", "stop"] | None
+    attempts: int
+    cost: str | float | timedelta | None
 
 
 class Declares(Protocol):
@@ -104,40 +121,10 @@ class Claimant:
 
     @overload
     def job(
-        self,
-        name: str,
-        *,
-        stake: Cheap,
-        guard: Once | None = ...,
-        every: Duration | None = ...,
-        key: Sequence[str] = ...,
-        lifetime: Duration = ...,
-        max_run: Duration | None = ...,
-        stall_after: Duration | None = ...,
-        held: str = ...,
-        absent: str | None = ...,
-        on_loss: Literal["go-on", "stop"] | None = ...,
-        attempts: int = ...,
-        cost: str | float | timedelta | None = ...,
+        self, name: str, *, stake: Cheap, guard: Once | None = ..., **options: Unpack[Options]
     ) -> Declares: ...
     @overload
-    def job(
-        self,
-        name: str,
-        *,
-        stake: Guarded,
-        guard: Once,
-        every: Duration | None = ...,
-        key: Sequence[str] = ...,
-        lifetime: Duration = ...,
-        max_run: Duration | None = ...,
-        stall_after: Duration | None = ...,
-        held: str = ...,
-        absent: str | None = ...,
-        on_loss: Literal["go-on", "stop"] | None = ...,
-        attempts: int = ...,
-        cost: str | float | timedelta | None = ...,
-    ) -> Declares: ...
+    def job(self, name: str, *, stake: Guarded, guard: Once, **options: Unpack[Options]) -> Declares: ...
     @overload
     def job(
         self,
@@ -146,16 +133,7 @@ class Claimant:
         stake: Notify,
         delivery: Delivery,
         guard: Once | None = ...,
-        every: Duration | None = ...,
-        key: Sequence[str] = ...,
-        lifetime: Duration = ...,
-        max_run: Duration | None = ...,
-        stall_after: Duration | None = ...,
-        held: str = ...,
-        absent: str | None = ...,
-        on_loss: Literal["go-on", "stop"] | None = ...,
-        attempts: int = ...,
-        cost: str | float | timedelta | None = ...,
+        **options: Unpack[Options],
     ) -> Declares: ...
     def job(
         self,
