@@ -8,7 +8,7 @@ import logging
 import pickle
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -378,7 +378,8 @@ def test_once_without_a_declared_guard_is_refused(claims: Claimant, app: str) ->
 
     @claims.job("scan", stake="scan", every="1h")
     def scan(run: Run) -> None:
-        run.once(sqlite3.connect(app), lambda tx: None)
+        with closing(sqlite3.connect(app)) as conn:
+            run.once(conn, lambda tx: None)
 
     with pytest.raises(Refused, match="CLM035"):
         scan()
