@@ -30,4 +30,8 @@ __all__ = [
     "once",
 ]
 
+for _public in (ClaimantError, LeaseLost, NotDone, Refused):
+    # What a traceback shows is what can be imported and caught.
+    _public.__module__ = "claimant"
+
 __version__ = "0.1.0"

@@ -107,7 +107,7 @@ class Claimant:
         from claimant.observe.logging import log_event
         from claimant.wiring import Wiring
 
-        self.namespace = checked_name(namespace, "namespace") if namespace else ""
+        self.namespace = checked_name(namespace, "a namespace") if namespace != "" else ""
         self.store: Store = _store_of(default_store() if store is None else store)
         book = open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)
         self.ledger: LedgerPort = Spooled(book)
@@ -139,7 +139,7 @@ class Claimant:
         self,
         name: str,
         *,
-        stake: str,
+        stake: str = "",
         guard: Once | None = None,
         every: Duration | None = None,
         key: Sequence[str] = (),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from claimant._model.durations import duration_ms, lifetime_ms
+from claimant._model.durations import duration_ms, in_words, lifetime_ms
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.operation import Operation, fingerprint_of, identify, part_text
@@ -67,9 +67,10 @@ def declare(
     checked_name(name)
     what = checked_stake(stake, name=name)
     guarded = _guard(name, what, guard)
-    _delivery(name, what, delivery)
     every_ms = None if every is None else _every(name, every)
-    max_run_ms = _default_max_run(every_ms) if max_run is None else duration_ms(max_run, "max_run", name=name)
+    _delivery(name, what, delivery, remembered=every_ms is not None or guarded is not None)
+    life_ms = lifetime_ms(lifetime, name=name, shortest_ms=shortest_lifetime_ms)
+    max_run_ms = _max_run(name, max_run, every_ms, life_ms)
     how_held, held_wait = _held(name, held, every_ms)
     how_absent, absent_wait = _absent(name, absent, guarded, delivery)
     return Declared(
@@ -78,7 +79,7 @@ def declare(
         guard=guarded,
         every_ms=every_ms,
         key=_key(name, key),
-        lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=shortest_lifetime_ms),
+        lifetime_ms=life_ms,
         max_run_ms=max_run_ms,
         stall_after_ms=None if stall_after is None else duration_ms(stall_after, "stall_after", name=name),
         held=how_held,
@@ -115,7 +116,7 @@ def _guard(name: str, stake: Stake, guard: object) -> Once | None:
     return guard
 
 
-def _delivery(name: str, stake: Stake, delivery: object) -> None:
+def _delivery(name: str, stake: Stake, delivery: object, *, remembered: bool) -> None:
     if delivery is not None and delivery not in DELIVERIES:
         raise Refused(
             "CLM022",
@@ -131,6 +132,14 @@ def _delivery(name: str, stake: Stake, delivery: object) -> None:
         )
     if stake is not Stake.NOTIFY and delivery is not None:
         raise Refused("CLM023", f'{name}: delivery= is for stake="notify" only; leave it out', name=name)
+    if delivery == "at-most-once" and not remembered:
+        raise Refused(
+            "CLM028",
+            f'{name}: delivery="at-most-once" needs something that remembers after the run. Add every= (the ledger remembers '
+            "slots), or guard=once(db) and record the message with run.once(…) before it is sent. A key alone is remembered "
+            "only while the job runs",
+            name=name,
+        )
 
 
 def _every(name: str, every: object) -> int:
@@ -146,6 +155,18 @@ def _every(name: str, every: object) -> int:
 
 def _default_max_run(every_ms: int | None) -> int:
     return DAY_MS if every_ms is None else min(max(4 * every_ms, HOUR_MS), DAY_MS)
+
+
+def _max_run(name: str, max_run: object, every_ms: int | None, life_ms: int) -> int:
+    chosen = _default_max_run(every_ms) if max_run is None else duration_ms(max_run, "max_run", name=name)
+    if chosen < life_ms:
+        raise Refused(
+            "CLM018",
+            f"{name}: lifetime is {in_words(life_ms)} and max_run {in_words(chosen)}: the lease would outlive the longest run. "
+            'Keep the lifetime short, e.g. "30s" (numbers are seconds): it is renewed while the job runs',
+            name=name,
+        )
+    return chosen
 
 
 def _waiting(name: str, what: str, text: str) -> int:
@@ -241,6 +262,18 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
             f"{name}: the body must take the run as its first parameter: def {_name(body)}(run, …)",
             name=name,
         )
+    if first.name in ("self", "cls") or first.name in declared.key:
+        what = (
+            "a method"
+            if first.name in ("self", "cls")
+            else f"key names {first.name!r}, the body's first parameter, and it"
+        )
+        raise Refused(
+            "CLM036",
+            f"{name}: {what} cannot be the body as it is: the first parameter is the run: def {_name(body)}(run, …). "
+            "For a method, declare a function that calls it",
+            name=name,
+        )
     rest = parameters[1:]
     names = {parameter.name for parameter in rest}
     for part in declared.key:
@@ -272,7 +305,8 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
 
 
 def _name(body: Callable[..., Any]) -> str:
-    return getattr(body, "__name__", "body")
+    name = getattr(body, "__name__", "body")
+    return name if name.isidentifier() else "body"
 
 
 def parts_of(declared: Declared, arguments: dict[str, object]) -> dict[str, str]:

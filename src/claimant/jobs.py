@@ -63,6 +63,10 @@ class _Declaration(Generic[P, T]):
             if name not in (run_parameter, "return")
         }
 
+    def __reduce__(self) -> str:
+        # By name, like the function that it stands for: a task queue or a process pool imports it on the other side.
+        return str(self.__qualname__)  # type: ignore[attr-defined]
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} stake={self._declared.stake.value}>"
 
@@ -95,7 +99,13 @@ class _Declaration(Generic[P, T]):
     ) -> Flow[Outcome[Any]]:
         from claimant._flows.run import run  # with the first start, and not with the declaration
 
-        bound = self.__signature__.bind(*args, **kwargs)
+        try:
+            bound = self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            shown = f"{self.__signature__}"
+            raise TypeError(
+                f"{self.name}{shown}: {error}; the run is given by claimant, not by the caller"
+            ) from None
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         parts = parts_of(self._declared, arguments)

@@ -10,7 +10,7 @@ from claimant._model.errors import LeaseLost
 from claimant._model.holding import State, Tenure
 from claimant._model.policy import Absent, OnLoss
 
-Cause = Literal["lost", "absent", "stalled", "over"]
+Cause = Literal["lost", "absent", "stalled", "over", "released"]
 _CAUSES: dict[State, Cause] = {
     State.LOST: "lost",
     State.ABSENT: "absent",
@@ -51,10 +51,15 @@ class Lease:
 
     @property
     def cause(self) -> Cause | None:
-        """Why it may not be believed: "lost" (the store said so), "absent", "stalled", "over"; None while it may."""
+        """Why it may not be believed; None while it may.
+
+        "lost": the store said so. "absent", "stalled", "over". "released": given back, or this is a forked child.
+        """
         tenure = self._tenure
         if tenure is None:
             return "absent"
+        if tenure.released:
+            return "released"
         cause = _CAUSES.get(tenure.state)
         if cause is None and clock.now_ms() >= tenure.trust_until_ms:
             return "absent"

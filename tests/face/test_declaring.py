@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ KEYED: dict[str, Any] = {"key": ["order_id"]}
     ("code", "says", "options"),
     [
         ("CLM020", "money moves", {"stake": None}),
+        ("CLM020", "append:", {}),
+        ("CLM028", "every=", {"stake": "notify", "delivery": "at-most-once"}),
+        ("CLM018", "30s", {"stake": "scan", "lifetime": 500, "max_run": "1m"}),
         ("CLM020", "rebuild:", {"stake": "important"}),
         ("CLM020", "scan:", {"stake": ""}),
         ("CLM021", "guard=once", {"stake": "money"}),
@@ -43,7 +47,11 @@ KEYED: dict[str, Any] = {"key": ["order_id"]}
         ("CLM023", "leave it out", {"stake": "scan", "delivery": "at-least-once"}),
         ("CLM024", "guard=once", {"stake": "money", "guard": "postgresql:///app"}),
         ("CLM024", "guard=once", {"stake": "rebuild", "guard": object()}),
-        ("CLM025", "skip", {"stake": "notify", "delivery": "at-most-once", "absent": "proceed"}),
+        (
+            "CLM025",
+            "skip",
+            {"stake": "notify", "delivery": "at-most-once", "absent": "proceed", "every": "1h"},
+        ),
         ("CLM026", "proceed", {"stake": "scan", "absent": "retry"}),
         ("CLM010", "30s", {"stake": "scan", "absent": "wait:"}),
         ("CLM010", "30s", {"stake": "scan", "held": "wait:soon"}),
@@ -140,6 +148,40 @@ def test_a_body_without_a_run_is_refused(quiet: Claimant) -> None:
     """The run is the first parameter, and there must be one."""
     with pytest.raises(Refused, match="CLM036"):
         quiet.job("index", stake="scan")(lambda: None)  # type: ignore[arg-type,misc]
+
+
+class Shop:
+    def debit(self, order_id: int) -> None: ...
+
+    @classmethod
+    def refund(cls, order_id: int) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [Shop.debit, Shop.__dict__["refund"].__func__, lambda order_id: None])
+def test_a_body_whose_first_parameter_is_not_the_run_is_refused(quiet: Claimant, wrong: Any) -> None:
+    """A method, and a body that forgot `run`, are named for what they are."""
+    with pytest.raises(Refused, match="CLM036.*the first parameter is the run"):
+        quiet.job("debit", stake="scan", **KEYED)(wrong)
+
+
+def test_a_wrong_call_says_which_job_and_that_the_run_is_given(quiet: Claimant) -> None:
+    """Too few, too many and unknown arguments are a TypeError that names the job and its signature."""
+    job: Any = quiet.job("debit", stake="scan", **KEYED)(body)
+    for arguments, options in (((), {}), ((1, 2), {}), ((), {"order": 1})):
+        with pytest.raises(TypeError, match=r"debit\(order_id: .*the run is given by claimant"):
+            job(*arguments, **options)
+
+
+claims_of_module = Claimant("redis://127.0.0.1:1/0", ledger="postgresql://127.0.0.1:1/none")
+
+
+@claims_of_module.job("of-module", stake="scan")
+def of_module(run: Run) -> None: ...
+
+
+def test_a_job_of_a_module_travels_by_name() -> None:
+    """A process pool or a task queue sends a job as it sends the function that it stands for."""
+    assert pickle.loads(pickle.dumps(of_module)) is of_module
 
 
 def test_the_colour_of_the_body_decides(quiet: Claimant) -> None:

@@ -178,7 +178,7 @@ def test_a_ledger_that_is_unreachable_at_the_start(
     slot = claims.job("slot", stake="rebuild", every="1h")(lambda run: 8)()
     assert (slot.kind, slot.value) == (Kind.RAN, 8)
     assert (slot.slot or "").endswith(":00:00Z")
-    once_at_most = claims.job("mail", stake="notify", delivery="at-most-once")(lambda run: 9)()
+    once_at_most = claims.job("mail", stake="notify", delivery="at-most-once", every="1h")(lambda run: 9)()
     assert once_at_most.kind is Kind.ABSENT
     assert "ledger" in once_at_most.reason
     assert "hunter2" not in caplog.text + repr(once_at_most)

@@ -101,7 +101,9 @@ def test_an_absent_store_does_not_stop_cheap_work(claims: Claimant, start: Start
     assert claims.ledger.jobs("index")[0].without_claim == 1
 
 
-@pytest.mark.parametrize("options", [{"absent": "skip"}, {"stake": "notify", "delivery": "at-most-once"}])
+@pytest.mark.parametrize(
+    "options", [{"absent": "skip"}, {"stake": "notify", "delivery": "at-most-once", "every": "1h"}]
+)
 def test_a_policy_of_skip_skips_while_the_store_is_absent(
     claims: Claimant, start: Start, absent: Absent, options: dict[str, Any]
 ) -> None:
@@ -394,7 +396,7 @@ def test_a_declared_guard_that_was_not_used_is_told(
     def pay(run: Run, order_id: int) -> None: ...
 
     caplog.set_level(logging.INFO, "claimant")
-    pay(1)
+    assert pay(1).reason == "the declared guard was not used"
     assert any("guard.unused" in record.getMessage() for record in caplog.records)
 
 

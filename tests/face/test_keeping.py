@@ -291,7 +291,7 @@ def test_a_forked_child_owns_nothing(made: Make, redis_url: str) -> None:
         if child == 0:
             said = "?"
             try:
-                mine = lease.remaining()
+                mine = f"{lease.remaining()} {lease.cause}"
                 lease.release()
                 with claims.hold("childs", stake="scan", max_run="1m", lifetime=LIFETIME) as own:
                     time.sleep(2 * LIFETIME)
@@ -308,7 +308,7 @@ def test_a_forked_child_owns_nothing(made: Make, redis_url: str) -> None:
             with pytest.raises(NotDone), rival.hold("parents", stake="scan", max_run="1m"):
                 pass
             time.sleep(0.05)
-        assert os.read(reading, 1_000) == b"0.0 None"
+        assert os.read(reading, 1_000) == b"0.0 released None"
         os.close(reading)
         os.waitpid(child, 0)
 

@@ -151,7 +151,7 @@ def _judged(plan: Attempt, progress: Progress, row: Existing) -> Answer[Any]:
             reason="this operation was done before with other values; it was not done again. Find out which values are right: "
             "either the identity is too coarse, or somebody changed the request",
         )
-    return Answer(AnswerKind.DUPLICATE, label, _decoded(row), replayed=True, reason=row.note)
+    return Answer(AnswerKind.DUPLICATE, label, _decoded(row), replayed=not row.note, reason=row.note)
 
 
 def _decoded(row: Existing) -> Any:

@@ -69,11 +69,15 @@ def run(
 
     claimed = yield from _claim(plan, closed)
     tenure: Tenure | None = None
-    claim = Claim.ABSENT
+    claim, unclaimed = Claim.ABSENT, ""
     match claimed:
         case SlotClosed():
             return _done(plan, slot, claimed, decode)
         case HeldBy(holder, remaining):
+            # A starter that only looks whether the slot is done holds the claim for a moment: that is no contention.
+            done = yield from closed()
+            if done is not None:
+                return _done(plan, slot, done, decode)
             return (yield from _skipped(plan, slot, holder, remaining))
         case Got(tenure):
             claim = Claim.KEPT
@@ -81,13 +85,14 @@ def run(
             if plan.absent is not Absent.PROCEED:
                 yield Hand(cleanup_of(tenure))
                 return (yield from _store_absent(plan, slot, Kind.UNKNOWN, reason))
-            claim = Claim.UNKNOWN
+            claim, unclaimed = Claim.UNKNOWN, reason
             yield Hand(tenure)
         case Missing(reason):
             if plan.absent is not Absent.PROCEED:
                 return (yield from _store_absent(plan, slot, Kind.ABSENT, reason))
+            unclaimed = reason
     try:
-        outcome = yield from _claimed(plan, slot, tenure, claim, body, encode, decode)
+        outcome = yield from _claimed(plan, slot, tenure, claim, unclaimed, body, encode, decode)
     except GeneratorExit:
         raise
     except BaseException:
@@ -102,7 +107,7 @@ def run(
 
 def _claim(plan: Plan, closed: Callable[[], Flow[SlotClosed | None]]) -> Flow[Any]:
     wait_ms = {Held.SKIP: 0, Held.WAIT: plan.held_wait_ms, Held.STANDBY: None}[plan.held]
-    done = closed if plan.held is Held.STANDBY else None
+    done = None if plan.every_ms is None else closed
     return (
         yield from acquire_within(plan.wanted(), wait_ms, absent_wait_ms=plan.absent_wait_ms, until_done=done)
     )
@@ -113,6 +118,7 @@ def _claimed(
     slot: str | None,
     tenure: Tenure | None,
     claim: Claim,
+    unclaimed: str,
     body: Callable[[Journal], Any],
     encode: Callable[[Any], str | None],
     decode: Callable[[str | None], Any],
@@ -140,7 +146,8 @@ def _claimed(
                 Event(
                     "run.overlap",
                     plan.name,
-                    f"{overlapping} other run(s) of this job have not ended; nothing guards it, so both do the work",
+                    f"other runs of this job have no end recorded ({overlapping}): they may still be working, or have crashed; "
+                    "nothing guards this job, so the work may be done twice",
                     "warning",
                     {"run_id": run_id, "overlapping": overlapping},
                 )
@@ -152,12 +159,12 @@ def _claimed(
             Event(
                 "run.unclaimed",
                 plan.name,
-                f"runs without a claim ({claim.value})",
+                f"runs without a claim ({claim.value}: {unclaimed})",
                 "warning",
-                {"run_id": run_id},
+                {"run_id": run_id, "claim": claim.value, "reason": unclaimed},
             )
         )
-    journal = Journal(run_id, slot, tenure, claim, plan)
+    journal = Journal(run_id, slot, tenure, claim, plan, unclaimed)
     started: int = yield Now()
     if tenure is not None:
         tenure.beat_ms = started
@@ -223,7 +230,12 @@ def _verdict(journal: Journal) -> tuple[Kind, str]:
     if any(still_open() for still_open in journal.still_open):
         return Kind.UNCOMMITTED, "the caller's transaction with the effect is still open"
     duplicates = sum(answer.kind is AnswerKind.DUPLICATE for answer in journal.answers)
-    return Kind.RAN, f"{duplicates} duplicate attempt(s) rejected by the guard" if duplicates else ""
+    notes = (
+        f"duplicate attempts rejected by the guard: {duplicates}" if duplicates else "",
+        "the declared guard was not used" if journal.plan.guarded and not journal.answers else "",
+        f"without a claim: {journal.unclaimed}" if journal.unclaimed else "",
+    )
+    return Kind.RAN, "; ".join(note for note in notes if note)
 
 
 def _ended_badly(

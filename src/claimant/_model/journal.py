@@ -23,6 +23,8 @@ class Journal:
     tenure: Tenure | None
     claim: Claim
     plan: Plan
+    unclaimed: str = ""
+    """Why the run began without a claim that it can believe; "" where it has one."""
     answers: list[Answer[Any]] = field(default_factory=list)
     rows: list[AnswerRow] = field(default_factory=list)
     still_open: list[Callable[[], bool]] = field(default_factory=list)

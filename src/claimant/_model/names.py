@@ -18,7 +18,7 @@ def checked_name(name: object, what: str = "a job's name") -> str:
     if not isinstance(name, str):
         raise Refused(
             "CLM001",
-            f"{what} must be text, not {type(name).__name__}; give the job a name such as 'rebuild-index'",
+            f"{what} must be text, not {type(name).__name__}; write one such as 'rebuild-index'",
         )
     if not name.strip():
         raise Refused("CLM001", f"{what} is empty; give it one that people will recognise in a log at night")

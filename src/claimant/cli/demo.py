@@ -17,7 +17,7 @@ from typing import Any
 
 from claimant import guards
 from claimant._model.durations import in_words
-from claimant._model.errors import ClaimantError
+from claimant._model.errors import ClaimantError, Refused
 from claimant._model.names import job_key
 from claimant.cli.demo_link import Link, link_to
 from claimant.cli.demo_wallet import OPENING_CENTS, Wallet
@@ -26,8 +26,7 @@ from claimant.ledger import init as init_ledger
 from claimant.ledger import open_ledger
 from claimant.stores import open_store
 
-LATER = [f"4{number:02d}" for number in range(1, 41)]
-QUEUE = [f"3{number:02d}" for number in range(1, 7)]
+DURING, AFTERWARDS = range(301, 307), range(401, 441)
 PATIENCE_S = 20.0
 """How long the demo waits for any one thing before it says that something is wrong."""
 
@@ -79,6 +78,7 @@ class Demo:
         self.wallet = wallet
         self.say = say
         self.namespace = f"demo-{secrets.token_hex(4)}"
+        self.counted_before = self.counted()
         self.ledger = open_ledger(ledger, namespace=self.namespace)
         self.workers: list[Worker] = []
 
@@ -94,8 +94,16 @@ class Demo:
         with closing(self.wallet.connect()) as conn:
             return question(conn)
 
+    def order(self, number: int) -> str:
+        """An order of this performance: an operation is done once for ever, so the next one has orders of its own."""
+        return f"{self.namespace}/{number}"
+
     def rejected(self) -> int:
         """Rejected attempts at debits since the demo began, counted by the guard in its own transactions."""
+        return self.counted() - self.counted_before
+
+    def counted(self) -> int:
+        """All rejected attempts at debits in the wallet's database."""
         return sum(row.count for row in guards.rejections(self.wallet.url, job="debit-wallet"))
 
     def act_one(self) -> None:
@@ -117,15 +125,15 @@ class Demo:
     def act_two(self) -> None:
         """The holder is paused past its deadline; both reach the debit; one lands."""
         self.say("\nAct two: the holder is paused past its deadline. A guard makes the duplicate harmless.")
-        first = self.start("A", "paused", "42")
+        first = self.start("A", "paused", self.order(42))
         checked = first.expect("checked")
         self.say(
             f"  worker A  holds order 42, checks: {checked['remaining']:.1f} s left. About to debit 42.00 …"
         )
         os.kill(first.process.pid, signal.SIGSTOP)
         self.say(f"  worker A  is paused here (SIGSTOP, process {first.process.pid})")
-        self._lapsed(job_key(self.namespace, "debit-wallet", "order_id=42"))
-        second = self.start("B", "debit", "42")
+        self._lapsed(job_key(self.namespace, "debit-wallet", f"order_id={self.order(42)}"))
+        second = self.start("B", "debit", self.order(42))
         other = second.expect("outcome")
         self.say(
             f"  worker B  holds order 42 now, debits: {other['answers'][0]['kind']}, claim {other['claim']}"
@@ -138,7 +146,7 @@ class Demo:
             self.say(
                 "            Both believed that they held it. Nothing told A before it acted; nothing could."
             )
-        landed = self.read(self.wallet.debits).get("42", 0)
+        landed = self.read(self.wallet.debits).get(self.order(42), 0)
         self._expect(landed == 1, f"{landed} debits of order 42 landed")
         self.say(f"  database  debits of order 42: {landed}; balance {self._balance()}")
         self.say(f"  guard     attempts rejected and counted: {self.rejected()}")
@@ -171,15 +179,16 @@ class Demo:
     def act_three(self) -> None:
         """The store is taken away; work goes on without claims; what it cost is read back."""
         self.say("\nAct three: the lease store is taken away. Work goes on without claims.")
-        pair = [self.start(name, "queue", *QUEUE, *LATER) for name in ("A", "B")]
+        orders = [self.order(number) for number in (*DURING, *AFTERWARDS)]
+        pair = [self.start(name, "queue", *orders) for name in ("A", "B")]
         before = self.rejected()
         began = self.ledger.now()
         self.link.take()
         self.say(
-            f"  store     does not answer from here on; {len(QUEUE)} orders arrive, each delivered to both workers"
+            f"  store     does not answer from here on; {len(DURING)} orders arrive, each delivered to both workers"
         )
         slowest = 0.0
-        for order in QUEUE:
+        for number in DURING:
             for worker in pair:
                 worker.go()
             outcomes = [worker.expect("outcome") for worker in pair]
@@ -189,7 +198,7 @@ class Demo:
                 for worker, outcome in zip(pair, outcomes, strict=True)
             )
             self.say(
-                f"  order {order} {kinds} (claims: {', '.join(outcome['claim'] for outcome in outcomes)})"
+                f"  order {number} {kinds} (claims: {', '.join(outcome['claim'] for outcome in outcomes)})"
             )
         cost = outage_cost(self.ledger, since=began)
         landed, balance = self.read(self.wallet.debits), self._balance()
@@ -197,7 +206,7 @@ class Demo:
         self.say("  store     is back")
         self._claims_again(pair[0])
         twice = sum(count > 1 for count in landed.values())
-        missing = sum(order not in landed for order in QUEUE)
+        missing = sum(self.order(number) not in landed for number in DURING)
         self._expect(twice == missing == 0, f"{twice} orders were debited twice and {missing} not at all")
         self.say(
             f"  cost      {cost.without_claim} starts without a claim, {self.rejected() - before} duplicate attempts rejected, "
@@ -207,15 +216,15 @@ class Demo:
 
     def _claims_again(self, worker: Worker) -> None:
         """Orders go on arriving; the worker probes about once a second, and claims once the store answers."""
-        for order in LATER:
+        for number in AFTERWARDS:
             worker.go()
             outcome = worker.expect("outcome")
-            self.say(f"  worker A  order {order}: {outcome['kind']}, claim {outcome['claim']}")
+            self.say(f"  worker A  order {number}: {outcome['kind']}, claim {outcome['claim']}")
             if outcome["claim"] == "kept":
                 return
             time.sleep(0.5)
         raise ClaimantError(
-            f"the store is back, and worker {worker.name} did not notice in {len(LATER) / 2:.0f} s"
+            f"the store is back, and worker {worker.name} did not notice in {len(AFTERWARDS) / 2:.0f} s"
         )
 
     def close(self) -> None:
@@ -243,12 +252,20 @@ def _stage(store: str | None, ledger: str | None) -> Iterator[tuple[str, str, st
 
 
 def perform(store: str | None, ledger: str | None, say: Say) -> None:
-    """All three acts. `store` and `ledger` are URLs; left out, embedded ones in a folder that ends with the demo."""
+    """All three acts. `store` and `ledger` are URLs; left out, embedded ones in a folder that ends with the demo.
+
+    In databases that are named, the demo's own tables and the guard's rows go with it; the ledger keeps its record,
+    under a namespace of the demo's own. Raises `Refused` where store and ledger do not fit together.
+    """
     started = time.monotonic()
     with _stage(store, ledger) as (store_url, ledger_url, wallet_url):
-        say(
-            f"store {open_store(store_url).address}, ledger and wallet {open_ledger(ledger_url).address}; workers are real processes"
-        )
+        where, book = open_store(store_url), open_ledger(ledger_url)
+        if book.host_local and not where.capabilities.host_local:
+            raise Refused(
+                "CLM050",
+                f"a store that hosts share ({where.address}) needs a ledger that they share: add --ledger postgresql://…",
+            )
+        say(f"store {where.address}, ledger and wallet {book.address}; workers are real processes")
         init_ledger(ledger_url)
         guards.init(wallet_url)
         wallet = Wallet(wallet_url)
@@ -262,7 +279,7 @@ def perform(store: str | None, ledger: str | None, say: Say) -> None:
         finally:
             demo.close()
             with closing(wallet.connect()) as conn:
-                wallet.drop(conn)
+                wallet.drop(conn, demo.namespace)
     say(
         f"\nThe lease saved cost: it made duplicates rare. The guard kept it correct: one effect, whatever the lease did. ({time.monotonic() - started:.0f} s)"
     )

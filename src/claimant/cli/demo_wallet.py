@@ -32,8 +32,11 @@ class Wallet:
         conn.execute(self._sql("INSERT INTO claimant_demo_wallet VALUES (?)"), (OPENING_CENTS,))
         conn.commit()
 
-    def drop(self, conn: Any) -> None:
-        """Take the tables away."""
+    def drop(self, conn: Any, performance: str) -> None:
+        """Take the tables away, and what the guard remembers of this performance's orders."""
+        orders = f"debit-wallet(order\\_id={performance}/%"
+        for table, column in (("claimant_guard", "label"), ("claimant_rejection", "operation")):
+            conn.execute(self._sql(f"DELETE FROM {table} WHERE {column} LIKE ? ESCAPE '\\'"), (orders,))  # noqa: S608 - constants
         conn.execute("DROP TABLE IF EXISTS claimant_demo_wallet")
         conn.execute("DROP TABLE IF EXISTS claimant_demo_debit")
         conn.commit()
