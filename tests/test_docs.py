@@ -20,7 +20,7 @@ TOLD = {
 """Pages that tell and show nothing that could be run. Every other page runs something."""
 FEWEST_BLOCKS = 70
 FEWEST_COMPARED = 100
-README_TABLES = "CREATE TABLE wallet (cents bigint NOT NULL); INSERT INTO wallet VALUES (100000)"
+README_TABLES = "CREATE TABLE wallet (id bigint PRIMARY KEY, cents bigint NOT NULL); INSERT INTO wallet VALUES (1, 100000)"
 """What the README's reader has; a page of docs/ shows its tables in an ``sql`` block of its own."""
 
 
