@@ -47,12 +47,23 @@ class Hold:
             deadline_ms=wiring.store.deadline_ms,
         )
         self._tenure: Tenure | None = None
+        self._entered = False
 
     def _claim(self) -> Flow[Claimed]:
         claimed: Claimed = yield from acquire_within(self._wanted, self._wait_ms)
         if isinstance(claimed, Unsure):
             yield Hand(claimed.tenure)
         return claimed
+
+    def _once(self) -> None:
+        if self._entered:
+            raise Refused(
+                "CLM029",
+                f"{self._wanted.name}: this hold was entered before, and its claim would be lost from sight. Call claims.hold(…) "
+                "for each block",
+                name=self._wanted.name,
+            )
+        self._entered = True
 
     def _lease(self, claimed: Claimed, give_back: Any) -> Lease:
         name = self._wanted.name
@@ -82,6 +93,7 @@ class Hold:
             self._wiring.run(leave_to_keeper(self._tenure))
 
     def __enter__(self) -> Lease:
+        self._once()
         return self._lease(self._wiring.run(self._claim()), self._release)
 
     def __exit__(
@@ -90,6 +102,7 @@ class Hold:
         self._release()
 
     async def __aenter__(self) -> Lease:
+        self._once()
         return self._lease(await self._wiring.arun(self._claim()), self._leave)
 
     async def __aexit__(

@@ -35,7 +35,7 @@ def encode_result(result: object) -> str | None:
         return None
     try:
         text = json.dumps(result)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # whatever the result's own code raises: the work has happened, and counts
         return None
     return text if len(text) <= LARGEST_RESULT else None
 

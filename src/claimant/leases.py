@@ -47,7 +47,7 @@ class Lease:
         now = clock.now_ms()
         if tenure is None or not tenure.trusted(now):
             return 0.0
-        return (tenure.trust_until_ms - now) / 1_000
+        return (min(tenure.trust_until_ms, tenure.end_ms) - now) / 1_000
 
     @property
     def cause(self) -> Cause | None:
@@ -61,7 +61,10 @@ class Lease:
         if tenure.released:
             return "released"
         cause = _CAUSES.get(tenure.state)
-        if cause is None and clock.now_ms() >= tenure.trust_until_ms:
+        now = clock.now_ms()
+        if cause is None and now >= tenure.end_ms:
+            return "over"
+        if cause is None and now >= tenure.trust_until_ms:
             return "absent"
         return cause
 

@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from claimant import AsyncRun, Claimant, LeaseLost, NotDone, Run
+from claimant._model.names import lease_key
 from claimant._model.outcome import Claim, Kind
 from tests.support import dns
 from tests.support.servers import Server, wait
@@ -88,7 +89,6 @@ def test_a_claim_in_other_hands_is_lost_and_the_policy_decides(
     made: Make, valkey_url: str, on_loss: Any, kind: Kind
 ) -> None:
     """The key holds another token: the holder is told, `beat()` raises where the job says stop."""
-    from claimant._model.names import lease_key
     from claimant.testing.faults import SOMEBODY
 
     events: list[str] = []
@@ -109,8 +109,6 @@ def test_a_claim_in_other_hands_is_lost_and_the_policy_decides(
 
 def test_a_permanent_claim_gets_its_lifetime_back(made: Make, valkey_url: str) -> None:
     """PERSIST on a live claim: the next renewal, or the next refused contender, ends its immortality."""
-    from claimant._model.names import lease_key
-
     claims = made(valkey_url)
     key = lease_key("", "report")
     with claims.hold("report", stake="scan", max_run="1m", lifetime=LIFETIME):
@@ -413,3 +411,75 @@ def test_an_early_release_frees_the_name(made: Make, redis_url: str, colour: str
         lease.release()
         lease.release()
         again()
+
+
+def test_the_lease_of_a_task_that_was_destroyed_lapses(made: Make, redis_url: str) -> None:
+    """A loop is closed with a job pending: nobody will ever release its lease, so the keeper must not renew it."""
+    claims, other = made(redis_url), made(redis_url)
+
+    @claims.job("report", stake="scan", lifetime=LIFETIME)
+    async def report(run: AsyncRun) -> None:
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(report())
+    loop.run_until_complete(asyncio.sleep(0.1))
+    pending: Any = task
+    pending.get_coro().close()  # what a garbage collector does to it
+    pending._log_destroy_pending = False
+    loop.run_until_complete(claims.aclose())
+    loop.close()
+    del task, pending
+    with other.hold("report", stake="scan", max_run="1m", wait=5):
+        pass
+
+
+def test_a_keeper_outlives_an_observer_that_exits(made: Make, valkey_url: str) -> None:
+    """An observer raises SystemExit on the keeper's thread: renewal goes on."""
+
+    def exits(event: Any) -> None:
+        if event.kind == "lease.reclaimed":
+            raise SystemExit(1)
+
+    claims = made(valkey_url, observers=[exits])
+    with claims.hold("report", stake="scan", max_run="1m", lifetime=LIFETIME) as lease:
+        ask(valkey_url, "FLUSHDB")
+        until = time.monotonic() + 3 * LIFETIME
+        while time.monotonic() < until:
+            time.sleep(0.05)
+        assert lease.cause is None
+
+
+def test_a_slow_observer_delays_no_renewal(made: Make, valkey_url: str) -> None:
+    """An observer takes two lifetimes over each event of one lease: another lease lives on."""
+    slow: list[str] = []
+
+    def sleeps(event: Any) -> None:
+        if event.kind == "lease.reclaimed":
+            slow.append(event.name)
+            time.sleep(2 * LIFETIME)
+
+    claims = made(valkey_url, observers=[sleeps])
+    with (
+        claims.hold("noisy", stake="scan", max_run="1m", lifetime=LIFETIME),
+        claims.hold("quiet", stake="scan", max_run="1m", lifetime=LIFETIME) as quiet,
+    ):
+        ask(valkey_url, "DEL", lease_key("", "noisy"))
+        hold_until(lambda: bool(slow), "the observer to be told")
+        until = time.monotonic() + 2 * LIFETIME
+        while time.monotonic() < until:
+            assert quiet.cause is None
+            time.sleep(0.02)
+
+
+def test_a_closed_claimant_used_again_has_one_keeper(made: Make, redis_url: str) -> None:
+    """Ten times closed and used again: each time one thread, and its lease is renewed."""
+    claims = made(redis_url)
+    for _ in range(10):
+        with claims.hold("report", stake="scan", max_run="1m"):
+            pass
+        claims.close()
+    with claims.hold("report", stake="scan", max_run="1m", lifetime=LIFETIME) as lease:
+        time.sleep(2 * LIFETIME)
+        assert lease.cause is None
+        assert [thread.name for thread in threading.enumerate()].count("claimant-keeper") == 1

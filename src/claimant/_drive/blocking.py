@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ LEDGER_REQUESTS: tuple[type[Request], ...] = (
 )
 
 
-class Carried(BaseException):
+class Carried(Exception):
     """A StopIteration of the user's code on its way through a flow, where Python would turn it into another error."""
 
     def __init__(self, error: StopIteration) -> None:
@@ -59,13 +60,26 @@ def sleep_until(request: ops.SleepUntil) -> None:
     time.sleep(max(0, request.at_ms - clock.now_ms()) / 1_000)
 
 
+def call(request: ops.Call) -> Any:
+    """Run the user's code. What would only begin to work when somebody awaits or iterates it has not worked."""
+    result = request.work()
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+        raise TypeError(
+            f"a plain body returned a {type(result).__name__}, and nothing would run it: declare it with async def, or "
+            "return the finished result"
+        )
+    return result
+
+
 def handlers(
     process: Process, store: StorePort | None, ledger: LedgerPort | None
 ) -> dict[type[Request], Callable[[Any], Any]]:
     """Everything that a flow may ask of one process, answered on the calling thread."""
     table = process.handlers()
     table[ops.SleepUntil] = sleep_until
-    table[ops.Call] = lambda request: request.work()
+    table[ops.Call] = call
     if store is not None:
         table.update(dict.fromkeys(STORE_REQUESTS, store.call))
     if ledger is not None:

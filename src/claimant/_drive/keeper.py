@@ -10,13 +10,16 @@ import logging
 import threading
 from collections import deque
 from typing import Any
+from weakref import WeakSet
 
 from claimant._drive import blocking, clock
 from claimant._drive.fork import on_fork
 from claimant._drive.ports import Store, StorePort
 from claimant._drive.process import Process
+from claimant._drive.worker import Worker
 from claimant._flows.keep import Duties, Duty, keep
 from claimant._model import ops
+from claimant._model.events import Event
 from claimant._model.holding import Tenure
 
 _log = logging.getLogger("claimant")
@@ -31,13 +34,15 @@ class Keeper:
         self._store = store
         self._process = process
         self._port: StorePort | None = None
+        self._events = Worker("claimant-events")
         self.forget()
         on_fork(self)
 
     def forget(self) -> None:
         """Start over without the thread. What the parent holds is the parent's: the child's copies end here."""
-        for tenure in self.tenures() if hasattr(self, "_duties") else ():
+        for tenure in tuple(getattr(self, "_handed", ())):
             tenure.released = True
+        self._handed: WeakSet[Tenure] = WeakSet()
         if self._port is not None:
             self._port.forget()
         self._port = None
@@ -46,17 +51,17 @@ class Keeper:
         self._duties = Duties()
         self._thread: threading.Thread | None = None
         self._wake_ms: int | None = None
-        self._stopping = False
-
-    def tenures(self) -> list[Tenure]:
-        """What this process holds or has just handed over."""
-        waiting = [duty for duty in tuple(self._inbox) if isinstance(duty, Tenure)]
-        return [tenure for tenure in {*tuple(self._duties.held), *waiting} if not tenure.ended]
+        self._stop = threading.Event()
+        self._turn = threading.Lock()
 
     def hand(self, duty: Duty) -> None:
         """Have the keeper take `duty`. It is woken only if that is due before it would look by itself."""
+        if isinstance(duty, Tenure):
+            self._handed.add(duty)
         self._inbox.append(duty)
-        due_ms = duty.claimed_ms + duty.lifetime_ms // 3 if isinstance(duty, Tenure) else 0
+        due_ms = 0
+        if isinstance(duty, Tenure):
+            due_ms = min(duty.claimed_ms + duty.lifetime_ms // 3, duty.end_ms)
         wake_ms = self._wake_ms
         if (
             self._thread is not None
@@ -67,42 +72,59 @@ class Keeper:
             return
         with self._changed:
             if self._thread is None:
-                self._stopping = False
-                self._thread = threading.Thread(target=self._serve, name="claimant-keeper", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+                self._start()
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._serve, args=(stop,), name="claimant-keeper", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread to be had, or the interpreter is ending
+            _log.error("claimant: leases are not renewed until a thread can be started (%s)", error)
+            return
+        self._thread, self._stop = thread, stop
+
+    def _tell(self, event: Event) -> None:
+        self._events.submit(lambda: self._process.emit(event))
 
     def close(self, timeout: float) -> None:
         """Stop the thread, waiting at most `timeout` seconds for the request that it has under way."""
         with self._changed:
             thread, self._thread = self._thread, None
-            self._stopping = True
-            self._changed.notify()
+            self._stop.set()
+            self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
-    def _serve(self) -> None:
+    def _serve(self, stop: threading.Event) -> None:
+        # A thread that was stopped in the middle of a request ends that first: two must not share the duties.
+        with self._turn:
+            self._serve_until(stop)
+
+    def _serve_until(self, stop: threading.Event) -> None:
         self._port = port = self._store.blocking()
         table = blocking.handlers(self._process, port, None)
-        table[ops.Inbox] = self._wait
-        table[ops.Tell] = lambda request: self._process.emit(request.event)
-        while not self._stopping:
+        table[ops.Inbox] = lambda request: self._wait(request, stop)
+        # Observers have a thread of their own: a slow log handler must not cost a lease.
+        table[ops.Tell] = table[ops.Emit] = lambda request: self._tell(request.event)
+        while not stop.is_set():
             try:
                 blocking.run(keep(self._store.deadline_ms, self._duties), table)
-            except Exception:
+            except BaseException:  # an observer may raise anything, and this thread must not end of it
                 _log.exception("claimant: the keeper failed and starts again; it forgets no lease")
-                self._wait(ops.Inbox(clock.now_ms() + 100))
+                stop.wait(0.1)
         port.close()
 
-    def _wait(self, request: ops.Inbox) -> tuple[Any, ...] | None:
+    def _wait(self, request: ops.Inbox, stop: threading.Event) -> tuple[Any, ...] | None:
         with self._changed:
             self._wake_ms = request.until_ms
-            if not self._stopping and not self._inbox:
+            if not stop.is_set() and not self._inbox:
                 left_ms = None if request.until_ms is None else request.until_ms - clock.now_ms()
                 if left_ms is None or left_ms > 0:
                     self._changed.wait(None if left_ms is None else left_ms / 1_000)
             self._wake_ms = None
-            if self._stopping:
+            if stop.is_set():
                 return None
             items = tuple(self._inbox)
             for _ in items:

@@ -128,8 +128,10 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
             nap: int = yield Jitter(min(5 << send, until_ms - now))
             yield SleepUntil(now + nap)
     except GeneratorExit:
+        tenure.released = True  # nobody is left to release it: the keeper must not renew it
         raise
     except BaseException:
+        tenure.released = True  # it may have been handed over already, and must not be claimed anew
         yield Hand(cleanup_of(tenure))
         raise
     now = yield Now()

@@ -108,7 +108,14 @@ def keep(deadline_ms: int, duties: Duties) -> Flow[None]:
             else:
                 rest.append(duty)
         yield from _renew_due(duties, tenures, now, deadline_ms)
-        for duty in rest:
+        for at, duty in enumerate(rest):
+            due = duties.next_ms()
+            later: int = yield Now()
+            if at and due is not None and due <= later:
+                # A renewal is due: what is left to clean waits its turn behind it, however slow the store is.
+                for other in rest[at:]:
+                    duties.push(later, other)
+                break
             if isinstance(duty, Cleanup):
                 yield from _clean(duties, duty, deadline_ms)
             else:

@@ -67,37 +67,41 @@ def run(
         state = yield from _ledger(plan, SlotState(plan.name, plan.key, slot, plan.attempts))
         return state if isinstance(state, SlotClosed) else None
 
-    claimed = yield from _claim(plan, closed)
+    claimed: Any = None
     tenure: Tenure | None = None
-    claim, unclaimed = Claim.ABSENT, ""
-    match claimed:
-        case SlotClosed():
-            return _done(plan, slot, claimed, decode)
-        case HeldBy(holder, remaining):
-            # A starter that only looks whether the slot is done holds the claim for a moment: that is no contention.
-            done = yield from closed()
-            if done is not None:
-                return _done(plan, slot, done, decode)
-            return (yield from _skipped(plan, slot, holder, remaining))
-        case Got(tenure):
-            claim = Claim.KEPT
-        case Unsure(tenure, reason):
-            if plan.absent is not Absent.PROCEED:
-                yield Hand(cleanup_of(tenure))
-                return (yield from _store_absent(plan, slot, Kind.UNKNOWN, reason))
-            claim, unclaimed = Claim.UNKNOWN, reason
-            yield Hand(tenure)
-        case Missing(reason):
-            if plan.absent is not Absent.PROCEED:
-                return (yield from _store_absent(plan, slot, Kind.ABSENT, reason))
-            unclaimed = reason
     try:
+        claimed = yield from _claim(plan, closed)
+        claim, unclaimed = Claim.ABSENT, ""
+        match claimed:
+            case SlotClosed():
+                return _done(plan, slot, claimed, decode)
+            case HeldBy(holder, remaining):
+                # A starter that only looks whether the slot is done holds the claim for a moment: that is no contention.
+                done = yield from closed()
+                if done is not None:
+                    return _done(plan, slot, done, decode)
+                return (yield from _skipped(plan, slot, holder, remaining))
+            case Got(tenure):
+                claim = Claim.KEPT
+            case Unsure(tenure, reason):
+                if plan.absent is not Absent.PROCEED:
+                    yield Hand(cleanup_of(tenure))
+                    return (yield from _store_absent(plan, slot, Kind.UNKNOWN, reason))
+                claim, unclaimed = Claim.UNKNOWN, reason
+                yield Hand(tenure)
+            case Missing(reason):
+                if plan.absent is not Absent.PROCEED:
+                    return (yield from _store_absent(plan, slot, Kind.ABSENT, reason))
+                unclaimed = reason
         outcome = yield from _claimed(plan, slot, tenure, claim, unclaimed, body, encode, decode)
     except GeneratorExit:
+        # The caller is gone (its event loop was closed, say): nobody will release this, so the keeper must let it lapse.
+        if isinstance(claimed, Got | Unsure):
+            claimed.tenure.released = True
         raise
     except BaseException:
-        if tenure is not None:
-            yield from release(tenure, plan.deadline_ms)
+        if isinstance(claimed, Got | Unsure):
+            yield from release(claimed.tenure, plan.deadline_ms)
         raise
     if tenure is not None:
         # The body has stopped by now: only then is the claim given back.
@@ -256,15 +260,26 @@ def _ended_badly(
             retry_in=RETRY_IN_MS / 1000,
             answers=tuple(journal.answers),
         )
-    reason = f"{type(error).__name__}: {error}"[:500]
+    reason = _in_words(error)
     # A cancellation or an exit says nothing about the work: like a crash, it uses up no attempt of the slot.
     recorded = "failed" if isinstance(error, Exception) else Kind.STOPPED.value
     yield from _finish(plan, journal, start, started, recorded, reason, close=False)
     return None
 
 
+def _in_words(error: BaseException) -> str:
+    """The body's exception for the record; one that cannot be shown must not hide itself behind another."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:
+        return f"{type(error).__name__}: (its text cannot be read)"
+
+
 def _ending(journal: Journal, error: BaseException) -> tuple[Kind, str] | None:
     """What ended the body, if that was a loss, or `run.once(…).value` of an operation whose effect is not known to stand."""
+    if isinstance(error, BaseExceptionGroup) and error.split(LeaseLost)[1] is None:
+        # A task group wraps what its tasks raise.
+        return Kind.STOPPED, "; ".join(str(each) for each in error.exceptions)
     if isinstance(error, LeaseLost):
         return Kind.STOPPED, str(error)
     if isinstance(error, NotDone | Refused) and any(

@@ -64,7 +64,9 @@ class LeaseLost(ClaimantError):
 
 
 class LedgerAbsent(NotDone):
-    """Try later: the ledger did not answer, and this job may not run without it."""
+    """Try later: the ledger did not answer. `again`: nor did it to this process's request before this one."""
+
+    again: bool = False
 
 
 class LedgerCorrupt(ClaimantError):

@@ -30,7 +30,7 @@ ENDED = frozenset({State.LOST, State.STALLED, State.OVER})
 """States that renewal never leaves again. An absent tenure may still be answered."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Tenure:
     """One acquisition being held. Times are ms on the holder's clock.
 
@@ -65,7 +65,9 @@ class Tenure:
 
     def trusted(self, now_ms: int) -> bool:
         """Whether the holder may believe that it holds, now. Believing is not acting: no guard may rest on it."""
-        return self.state is State.KEPT and not self.released and now_ms < self.trust_until_ms
+        return (
+            self.state is State.KEPT and not self.released and now_ms < min(self.trust_until_ms, self.end_ms)
+        )
 
     @property
     def ended(self) -> bool:
@@ -96,6 +98,8 @@ class Tenure:
             return Claim(self.state.value)
         if self.was_lost or self.state is State.LOST:
             return Claim.LOST
+        if now_ms >= self.end_ms:
+            return Claim.OVER
         if self.state is State.UNCONFIRMED:
             return Claim.UNKNOWN
         if self.was_absent or now_ms >= self.trust_until_ms:

@@ -41,6 +41,12 @@ def part_text(part: object, *, what: str, name: str) -> str:
             "use text, a whole number, a UUID, a Decimal, a date, a datetime with a zone, or an Enum of these",
             name=name,
         )
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise Refused(
+            "CLM031",
+            f"{what}={part!r} holds half a character (a lone surrogate) and has no UTF-8 form",
+            name=name,
+        )
     if not text.strip() or "None" in text:
         raise Refused(
             "CLM031",

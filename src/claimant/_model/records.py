@@ -182,6 +182,7 @@ class JobRow:
     unfinished_since: int | None = None
     """When the newest of the `unfinished` runs started: it never wrote that it ended."""
     unfinished_holder: str = ""
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +244,4 @@ class TallyRow:
     joined: bool
     count: int
     wasted_ms: int
+    namespace: str = ""

@@ -8,6 +8,7 @@ forks and opens it again when it next needs it, about half a millisecond.
 from __future__ import annotations
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
@@ -23,7 +24,8 @@ class Closes(Protocol):
 
 
 _registered: WeakSet[Closes] = WeakSet()
-_closed: list[Closes] = []
+_closed: dict[int, list[Closes]] = {}
+"""By forking thread: two threads may fork at once, and each opens again what it closed itself."""
 
 
 def close_before_fork(holder: Closes) -> None:
@@ -39,15 +41,14 @@ def leave_alone(inherited: object) -> None:
 
 
 def _before() -> None:
-    _closed.extend(_registered)
-    for holder in _closed:
+    holders = _closed[threading.get_ident()] = list(_registered)
+    for holder in holders:
         holder.before_fork()
 
 
 def _after_in_parent() -> None:
-    for holder in _closed:
+    for holder in _closed.pop(threading.get_ident(), ()):
         holder.after_fork()
-    _closed.clear()
 
 
 if hasattr(os, "register_at_fork"):
