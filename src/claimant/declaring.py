@@ -275,6 +275,12 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
             name=name,
         )
     rest = parameters[1:]
+    if declared.every_ms is not None and "slot" in declared.key:
+        raise Refused(
+            "CLM030",
+            f"{name}: key names 'slot', and with every= the slot is a part of the identity by that name: give the parameter another name",
+            name=name,
+        )
     names = {parameter.name for parameter in rest}
     for part in declared.key:
         if part not in names:

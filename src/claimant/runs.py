@@ -109,6 +109,7 @@ class _Runs:
         if answer.kind in (AnswerKind.APPLIED, AnswerKind.DUPLICATE):
             self._used.add(found.key)
         self._journal.answers.append(answer)
+        self._journal.last[found.key] = answer
         self._journal.rows.append(AnswerRow(answer.operation, answer.kind.value, hole, said.joined, checked))
         if said.still_open is not None:
             self._journal.still_open.append(said.still_open)

@@ -172,8 +172,14 @@ def _give_up(*, broken: bool) -> Flow[None]:
     """Roll back and give the connection back. What fails here has no say: the transaction ends with its connection."""
     try:
         yield Rollback()
+    except GeneratorExit:
+        raise
     except Exception:
         broken = True
+    except BaseException:
+        # Cancelled once more: what was taken is given back all the same, and dropped, because it may be in a transaction.
+        yield Close(broken=True)
+        raise
     yield Close(broken)
 
 

@@ -224,7 +224,7 @@ def _ended(
 
 def _verdict(journal: Journal) -> tuple[Kind, str]:
     """What the guards' last word makes of a body that returned."""
-    last = {answer.operation: answer for answer in journal.answers}.values()
+    last = journal.last.values()
     for answer in last:
         if answer.kind in (AnswerKind.MISMATCH, AnswerKind.REFUSED):
             return Kind.STOPPED, f"{answer.operation}: {answer.kind.value}: {answer.reason}"
@@ -340,12 +340,14 @@ def _ledger(plan: Plan, request: LedgerRequest) -> Flow[Any]:
     try:
         return (yield request)
     except LedgerAbsent as error:
+        # One outage is one line at three in the morning; its other requests are for who looks closer.
+        level: Level = "debug" if error.again else "error"
         yield Emit(
             Event(
                 "ledger.absent",
                 plan.name,
                 f"the ledger did not answer ({error}); what it should have recorded is kept for later where it can be",
-                "error",
+                level,
                 {"request": type(request).__name__},
             )
         )

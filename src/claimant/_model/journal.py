@@ -26,6 +26,8 @@ class Journal:
     unclaimed: str = ""
     """Why the run began without a claim that it can believe; "" where it has one."""
     answers: list[Answer[Any]] = field(default_factory=list)
+    last: dict[bytes, Answer[Any]] = field(default_factory=dict)
+    """The last answer of each operation, by its identity: labels are for people, and two may read the same."""
     rows: list[AnswerRow] = field(default_factory=list)
     still_open: list[Callable[[], bool]] = field(default_factory=list)
     """One question per joined transaction: is the caller's transaction with this effect still open?"""

@@ -109,8 +109,26 @@ def in_sqlite(declared: str) -> Flow[Constraint]:
         if found:
             yield from _refuse_conflict_clause(declared, table)
             columns_of = [column.strip().split()[0].strip('"`[]') for column in found[1].split(",")]
-            return (yield from _on_columns(table, columns_of))
+            # The text may be a comment or a default; what SQLite enforces is in its own lists.
+            if (yield from _enforced(table, columns_of)):
+                return (yield from _on_columns(table, columns_of))
     raise _unfit(declared, "there is no index or table constraint of that name in this database")
+
+
+def _enforced(table: str, columns: list[str]) -> Flow[bool]:
+    """Whether SQLite rejects a second row with these values: by an index of its own, or by the rowid."""
+    wanted = sorted(column.lower() for column in columns)
+    keys: Reply = yield Execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table,))
+    if sorted(str(row[0]).lower() for row in keys.rows) == wanted:
+        return True
+    lists: Reply = yield Execute(
+        'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,)
+    )
+    for (index,) in lists.rows:
+        found: Reply = yield Execute("SELECT name FROM pragma_index_info(?)", (index,))
+        if sorted(str(row[0]).lower() for row in found.rows) == wanted:
+            return True
+    return False
 
 
 def _on_columns(table: str, columns: list[str]) -> Flow[Constraint]:

@@ -67,7 +67,9 @@ _SQLITE = {
 }
 _POSTGRESQL = {
     **_SHARED,
-    Statement.BOUNDS: "SELECT set_config('lock_timeout', ?, true), "
+    # Below statement_timeout, whose end would look like any cancelled statement.
+    Statement.BOUNDS: "SELECT set_config('lock_timeout', ceil(1000 * extract(epoch FROM least((?::text)::interval, "
+    "nullif(current_setting('statement_timeout'), '0')::interval * 0.8)))::text, true), "
     "set_config('idle_in_transaction_session_timeout', ?, true)",
     Statement.BOUND_LOCKS: "SELECT was, set_config('lock_timeout', CASE WHEN was = '0' "
     "OR was::interval > (?::text)::interval THEN ? ELSE was END, true) "

@@ -22,7 +22,9 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ClaimantError as error:
-            click.echo(f"claimant: {error}", err=True)
+            from claimant._model.names import shown
+
+            click.echo(f"claimant: {shown(str(error), 1_000)}", err=True)
             ctx.exit(1)
 
 

@@ -6,6 +6,7 @@ meaning, and commit() inside the effect is refused by psycopg itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,19 @@ from claimant.guards import sessions
 
 # libpq's PQtransactionStatus
 _IDLE, _ACTIVE, _IN_TRANSACTION, _IN_ERROR = 0, 1, 2, 3
+
+
+@functools.cache
+def _text_loader() -> Any:
+    from psycopg.types.string import TextLoader
+
+    class Text(TextLoader):
+        """Text as text, in an SQL_ASCII database too."""
+
+        def load(self, data: Any) -> str:
+            return bytes(data).decode("utf-8", "replace")
+
+    return Text
 
 
 class _Psycopg:
@@ -142,6 +156,8 @@ class PsycopgSession(_Psycopg):
         from psycopg.rows import tuple_row
 
         with psycopg.Cursor(self._conn, row_factory=tuple_row) as cursor:
+            # The caller's own adapters, and SQL_ASCII's bytes for text, are not for our rows.
+            cursor.adapters.register_loader("text", _text_loader())
             cursor.execute(self._cursor_text(text), params)
             return Reply(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
@@ -232,6 +248,7 @@ class AsyncPsycopgSession(_Psycopg):
         from psycopg.rows import tuple_row
 
         async with psycopg.AsyncCursor(self._conn, row_factory=tuple_row) as cursor:
+            cursor.adapters.register_loader("text", _text_loader())
             await cursor.execute(self._cursor_text(text), params)
             return Reply(await cursor.fetchall() if cursor.description else [], cursor.rowcount)
 

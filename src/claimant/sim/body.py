@@ -85,6 +85,7 @@ def _effect(attempt: Attempt, journal: Journal) -> Flow[None]:
         site.checks.outcomes.booms_now(attempt, error)
         raise
     journal.answers.append(answer)
+    journal.last[operation.key] = answer
     journal.rows.append(
         AnswerRow(operation.label, answer.kind.value, hole, job.joined, lease_checked(tenure, now))
     )
