@@ -55,20 +55,20 @@ CASES: dict[str, tuple[JobRow, LeaseRow | None, State, str]] = {
         ),
         None,
         State.UNFINISHED,
-        "rebuild-index: unfinished, started 3 min ago by web-1/17, no end recorded, no lease; resumes within 30.0 s of a "
-        "crash, 4 min of a hang, at the next start; last real success 59 min ago",
+        "rebuild-index: unfinished, started 3 min ago by web-1/17, no end recorded, no lease: it crashed or was "
+        "cut off; the next start runs it; last real success 59 min ago",
     ),
     "skipping": (
         SKIPPING,
         lease("web-2/9", 12_000),
         State.SKIPPING,
-        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9, lease 12.0 s left; last real success 59 min ago",
+        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9, lease 12.0 s left, claimed or renewed 18.0 s ago; last real success 59 min ago",
     ),
     "skipping, the lease is gone": (
         SKIPPING,
         None,
         State.SKIPPING,
-        "rebuild-index: skipping, 132 skips in a row for 50 min, held by web-2/9; last real success 59 min ago",
+        "rebuild-index: skipping, 132 skips in a row for 50 min, last held by web-2/9 10.0 s ago, no lease now; last real success 59 min ago",
     ),
     "skipping for ever": (
         SKIPPING,
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[JobRow, LeaseRow | None, State, str]] = {
         job(last_kind="failed", last_reason="OSError: no\nspace", failed=1, last_ended=NOW - 2 * MINUTE),
         None,
         State.FAILED,
-        "rebuild-index: failed 2 min ago: OSError: no\\nspace; last real success 59 min ago",
+        "rebuild-index: failed 2 min ago: OSError: no; last real success 59 min ago",
     ),
     "stopped": (
         job(last_kind="stopped", last_reason="the claim is gone", last_success=None),
@@ -134,8 +134,8 @@ CASES: dict[str, tuple[JobRow, LeaseRow | None, State, str]] = {
         ),
         None,
         State.UNFINISHED,
-        "rebuild-index: unfinished, started 1 h 30 min ago by web-3/2, no end recorded; its stall bound of 1 h 1 min has passed "
-        "and nothing has started since; never a success",
+        "rebuild-index: unfinished, started 1 h 30 min ago by web-3/2, no end recorded, no lease: it crashed or was cut "
+        "off; the next start runs it; never a success",
     ),
     "an old crash, runs since": (
         job(unfinished=1, unfinished_since=NOW - 90 * MINUTE, unfinished_holder="web-3/2"),

@@ -79,7 +79,6 @@ def test_the_deadline_is_ours() -> None:
         "me:hunter2@h:5433,h2/d?sslmode=require",
         "me:hunter%32@h/d",
         "me@h/d?password=hunter2",
-        "me:hunter2?x@h/d",
         "me:hunter2/x@h/d",
         ":hunter2@h/d",
     ],
@@ -105,3 +104,11 @@ def test_sql_is_printed_without_a_server() -> None:
     assert "BYTEA" in sql_for("postgresql://nowhere.invalid/d")
     assert "BLOB" in sql_for("sqlite:x.db")
     assert "BYTEA" not in sql_for("sqlite:x.db")
+
+
+@pytest.mark.parametrize("rest", ["me:hunter2?x@h/d", "me:hunter2@h/d?deadlin=1s", "me:hunter2@h/d?nosuch=1"])
+def test_an_option_that_nobody_knows_is_refused_when_the_ledger_is_opened(rest: str) -> None:
+    """A typing error in an option is no outage; the password is not in the refusal."""
+    with pytest.raises(Refused, match="CLM082") as refused:
+        place_of(f"postgresql://{rest}")
+    assert "hunter" not in str(refused.value)

@@ -11,6 +11,7 @@ from claimant._model.records import Begin, SlotClosed, SlotState
 from claimant.testing.ledger_rows import SLOT, started
 from tests.ledger.children import children
 from tests.ledger.conftest import Open
+from tests.support.servers import wait
 
 
 def test_begins_of_eight_processes_are_told_apart(url: str, opened: Open) -> None:
@@ -56,6 +57,12 @@ def test_killed_writers_leave_a_ledger_that_reads(url: str, opened: Open) -> Non
             for worker in workers:
                 assert worker.process.stdout is not None
                 answered += [line.strip().strip('"') for line in worker.process.stdout if line.endswith("\n")]
+        # A server ends what a killed client had sent, and may commit it between two of our looks.
+        wait(
+            lambda: [row.runs for row in ledger.jobs()] == [len(ledger.runs())],
+            "the killed ones' last commit",
+            5,
+        )
         runs = ledger.runs()
         done = {run.slot for run in runs if run.ended is not None}
         assert set(answered) <= done

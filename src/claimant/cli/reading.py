@@ -50,7 +50,7 @@ class Status:
             f"guard: {shown(row.job)} ({row.stake}): {row.count} {row.cause} rejected, {row.hole or 'cause not known'}"
             for row in self.rejections
         ]
-        return lines + [f"note: {note}" for note in self.notes]
+        return lines + [f"note: {shown(note, 500)}" for note in self.notes]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""

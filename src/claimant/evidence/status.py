@@ -16,7 +16,7 @@ from claimant._drive.ports import LeaseRow
 from claimant._model.durations import in_words
 from claimant._model.names import shown
 from claimant._model.records import JobRow, TallyRow
-from claimant._model.value import holder_of
+from claimant._model.value import decode, holder_of
 from claimant.ledger.reading import KEYS_SHOWN
 
 
@@ -62,7 +62,8 @@ def state_of(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = Tru
         return State.SKIPPING
     if job.runs == 0:
         return State.NEVER
-    if job.unfinished_since is not None and job.unfinished_since == job.last_started:
+    # A start of which no end was ever told is not a run that ended in doubt.
+    if not job.last_kind or (job.unfinished_since is not None and job.unfinished_since == job.last_started):
         return State.UNFINISHED
     return _BY_KIND.get(job.last_kind, State.UNKNOWN)
 
@@ -78,28 +79,29 @@ def _is_skipping(job: JobRow, lease: LeaseRow | None) -> bool:
     return job.last_skip > explained_until + (0 if lease is not None else job.lifetime_ms)
 
 
-def one_line(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = True) -> str:
-    """The job in one line; the arguments are those of `state_of`."""
+def one_line(
+    job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = True, namespaced: bool = False
+) -> str:
+    """The job in one line; the arguments are those of `state_of`. `namespaced`: its namespace stands before its name."""
     state = state_of(job, lease, now, asked=asked)
-    name = shown(f"{job.job}[{job.key}]" if job.key else job.job)
+    name = _name(job, namespaced=namespaced, key=job.key)
     match state:
         case State.RUNNING:
             text = f"for {_ago(job.running_since, now)} by {_who(job.running_holder)}{_left(lease)}"
             if job.skips_in_row:
                 text += f"; {_times(job.skips_in_row, 'start')} skipped meanwhile"
         case State.SKIPPING:
-            who = holder_of(lease.value) if lease is not None else job.last_skip_holder
             since = f" for {_ago(job.skips_since, now)}" if job.skips_since is not None else ""
-            cause = f"held by {_who(who)}{_left(lease)}" if who else job.last_skip_reason
+            cause = _held(job, lease, now, asked=asked)
             text = f"{_times(job.skips_in_row, 'skip')} in a row{since}, {cause}; {_last_success(job, now)}"
         case State.UNFINISHED:
-            text = _unfinished(job, now) + f"; {_last_success(job, now)}"
+            text = _unfinished(job, lease, now, asked=asked) + f"; {_last_success(job, now)}"
         case State.OK:
             text = f"last success {_ago(job.last_success, now)} ago"
         case State.NEVER:
             text = "no start is recorded"
         case _:
-            reason = f": {shown(job.last_reason, 200)}" if job.last_reason else ""
+            reason = f": {_first_line(job.last_reason)}" if job.last_reason else ""
             text = f"{_ago(job.last_ended, now)} ago{reason}; {_last_success(job, now)}"
     comma = (
         "" if state in (State.RUNNING, State.FAILED, State.STOPPED, State.UNKNOWN, State.UNCOMMITTED) else ","
@@ -107,17 +109,49 @@ def one_line(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool = Tru
     return f"{name}: {state.value}{comma} {text}"
 
 
-def _unfinished(job: JobRow, now: int) -> str:
+def _name(row: JobRow | TallyRow, *, namespaced: bool, key: str = "") -> str:
+    name = f"{row.job}[{key}]" if key else row.job
+    return shown(f"{row.namespace}/{name}" if namespaced and row.namespace else name)
+
+
+def _held(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool) -> str:
+    """Why starts are skipped: what the store says now, else what the last skip was told."""
+    if lease is not None:
+        return f"held by {_who(holder_of(lease.value))}{_left(lease)}{_renewed(lease)}"
+    if not job.last_skip_holder:
+        return _first_line(job.last_skip_reason)
+    held = f"last held by {_who(job.last_skip_holder)} {_ago(job.last_skip, now)} ago"
+    return f"{held}, no lease now" if asked else held
+
+
+def _renewed(lease: LeaseRow) -> str:
+    """When the holder was last heard of, where the store's answer tells it: a lease is renewed to its full lifetime."""
+    value = decode(lease.value)
+    if value is None or lease.remaining_ms is None or lease.remaining_ms > value.lifetime_ms:
+        return ""
+    return f", claimed or renewed {in_words(value.lifetime_ms - lease.remaining_ms)} ago"
+
+
+def _unfinished(job: JobRow, lease: LeaseRow | None, now: int, *, asked: bool) -> str:
     running = job.running_since is not None
-    since = job.running_since if running else job.unfinished_since
+    since = job.running_since if running else job.unfinished_since or job.last_started
     who = _who(job.running_holder if running else job.unfinished_holder)
-    age = now - (since or now)
-    said = f"started {in_words(age)} ago by {who}, no end recorded" + (", no lease" if running else "")
-    if age <= job.stall_bound_ms:
-        bound = f"resumes within {in_words(job.lifetime_ms)} of a crash, {in_words(job.stall_bound_ms)} of a hang, at the next start"
-    else:
-        bound = f"its stall bound of {in_words(job.stall_bound_ms)} has passed and nothing has started since"
-    return f"{said}; {bound}"
+    said = f"started {_ago(since, now)} ago by {who}, no end recorded"
+    if lease is not None:
+        return f"{said}; the lease is with {_who(holder_of(lease.value))}{_left(lease)}"
+    if asked:
+        return f"{said}, no lease: it crashed or was cut off; the next start runs it"
+    if now - (since or now) > job.stall_bound_ms:
+        return f"{said}; its stall bound of {in_words(job.stall_bound_ms)} has passed and nothing has started since"
+    return (
+        f"{said}; resumes within {in_words(job.lifetime_ms)} of a crash, {in_words(job.stall_bound_ms)} of a hang, "
+        "at the next start"
+    )
+
+
+def _first_line(text: str) -> str:
+    """A reason for one line: drivers explain themselves in several."""
+    return shown(next(filter(None, map(str.strip, text.splitlines())), ""), 200)
 
 
 def _last_success(job: JobRow, now: int) -> str:
@@ -163,15 +197,20 @@ _WORST_FIRST = (
 )
 
 
+def _badness(status: JobStatus) -> int:
+    return _WORST_FIRST.index(status.state)
+
+
 def _by_job(judged: Iterable[JobStatus]) -> list[list[JobStatus]]:
-    groups: dict[str, list[JobStatus]] = {}
+    """The rows of each job, the worst job first; equals stay in the order of their names."""
+    groups: dict[tuple[str, str], list[JobStatus]] = {}
     for each in judged:
-        groups.setdefault(each.job.job, []).append(each)
-    return list(groups.values())
+        groups.setdefault((each.job.job, each.job.namespace), []).append(each)
+    return sorted(groups.values(), key=lambda group: min(map(_badness, group)))
 
 
-def _job_line(each: list[JobStatus]) -> str:
-    worst = min(each, key=lambda one: _WORST_FIRST.index(one.state))
+def _job_line(each: list[JobStatus], *, namespaced: bool) -> str:
+    worst = min(each, key=_badness)
     if len(each) == 1:
         return worst.line
     counts = Counter(one.state for one in each)
@@ -179,7 +218,7 @@ def _job_line(each: list[JobStatus]) -> str:
     many = f"the {len(each)} latest keys" if len(each) >= KEYS_SHOWN else f"{len(each)} keys"
     keys = ", ".join(f"{counts[state]} {state.value}" for state in _WORST_FIRST if counts[state])
     if worst.state in _WELL:
-        return f"{shown(worst.job.job)}: {many}: {keys}"
+        return f"{_name(worst.job, namespaced=namespaced)}: {many}: {keys}"
     return f"{worst.line} ({many}: {keys})"
 
 
@@ -215,6 +254,21 @@ def policy(*rows: JobRow) -> tuple[str, ...]:
     )
 
 
+_UNCLAIMED = "without a claim: "
+"""What a run's reason says before why it had no claim."""
+
+
+def _unclaimed(each: list[JobStatus], *, namespaced: bool) -> str | None:
+    """How many runs of a job had no claim, and why the last of them had none, where its end still says it."""
+    count = sum(one.job.without_claim for one in each)
+    if not count:
+        return None
+    rows = sorted((one.job for one in each), key=lambda row: row.last_started or 0, reverse=True)
+    reasons = (row.last_reason.partition(_UNCLAIMED)[2] for row in rows)
+    reason = _first_line(next(filter(None, reasons), ""))
+    return f"{_name(rows[0], namespaced=namespaced)}: {count}" + (f", the last: {reason}" if reason else "")
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job and key, judged."""
@@ -234,11 +288,12 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All jobs of a namespace at one instant, with the attempts that guards rejected."""
+    """All jobs at one instant, with the attempts that guards rejected. `namespaced`: of several namespaces, and named so."""
 
     now: int
     jobs: tuple[JobStatus, ...]
     tallies: tuple[TallyRow, ...]
+    namespaced: bool = False
 
     @property
     def duplicates(self) -> int:
@@ -251,23 +306,25 @@ class Report:
         return sum(tally.wasted_ms for tally in self.tallies)
 
     def lines(self, *, explain: bool = False) -> list[str]:
-        """For a terminal: a line per job, then a line per cause of duplicates.
+        """For a terminal: a line per job, the worst first, then a line per cause of duplicates.
 
         Of a job with many keys the line is the worst key's, with a count of the others. `explain` adds the job's
         policy and the first keys that are not well.
         """
         lines: list[str] = []
-        for each in _by_job(self.jobs):
-            lines.append(_job_line(each))
+        groups = _by_job(self.jobs)
+        for each in groups:
+            lines.append(_job_line(each, namespaced=self.namespaced))
             if explain:
                 ill = [one.line for one in each if one.state not in _WELL] if len(each) > 1 else []
                 lines += [f"  {line}" for line in (*ill[:_SHOWN], *policy(*(one.job for one in each)))]
         if self.tallies:
             lines.append(f"duplicates rejected: {self.duplicates}, {in_words(self.wasted_ms)} of work wasted")
-            lines += [f"  {tally_line(tally)}" for tally in self.tallies]
-        without = sum(each.job.without_claim for each in self.jobs)
+            lines += [f"  {tally_line(tally, namespaced=self.namespaced)}" for tally in self.tallies]
+        without = [line for each in groups if (line := _unclaimed(each, namespaced=self.namespaced))]
         if without:
-            lines.append(f"runs without a claim: {without}")
+            lines.append(f"runs without a claim: {sum(each.job.without_claim for each in self.jobs)}")
+            lines += [f"  {line}" for line in without]
         return lines
 
     def as_dict(self) -> dict[str, Any]:
@@ -290,11 +347,11 @@ class Report:
         }
 
 
-def tally_line(tally: TallyRow) -> str:
+def tally_line(tally: TallyRow, *, namespaced: bool = False) -> str:
     """One cause of duplicates in words."""
     joined = ", in transactions that may have rolled back" if tally.joined else ""
     return (
-        f"{shown(tally.job)} ({tally.stake}): {tally.count}, {tally.hole or 'cause not known'}, claim {tally.claim}{joined}; "
+        f"{_name(tally, namespaced=namespaced)} ({tally.stake}): {tally.count}, {tally.hole or 'cause not known'}, claim {tally.claim}{joined}; "
         f"{in_words(tally.wasted_ms)} of work wasted"
     )
 
@@ -306,14 +363,16 @@ def report(
     *,
     lease_of: Callable[[JobRow], LeaseRow | None] = lambda _: None,
     asked: bool = False,
+    namespaced: bool = False,
 ) -> Report:
-    """Judge every row. `lease_of` gives a job's lease from the store's rows; `asked`: the store did answer."""
+    """Judge every row. `lease_of` gives a job's lease from the store's rows; `asked`: the store did answer.
+
+    `namespaced`: write each job's namespace before its name.
+    """
     judged = []
     for job in jobs:
         lease = lease_of(job)
-        judged.append(
-            JobStatus(
-                job, state_of(job, lease, now, asked=asked), one_line(job, lease, now, asked=asked), lease
-            )
-        )
-    return Report(now, tuple(judged), tuple(tallies))
+        state = state_of(job, lease, now, asked=asked)
+        line = one_line(job, lease, now, asked=asked, namespaced=namespaced)
+        judged.append(JobStatus(job, state, line, lease))
+    return Report(now, tuple(judged), tuple(tallies), namespaced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -22,6 +23,68 @@ _VOLATILE = {
     ),
 }
 _WRITE = "write sqlite:PATH for one host, or postgresql://user@host/database for several"
+
+_LIBPQ = frozenset(
+    [
+        "application_name",
+        "authtype",
+        "channel_binding",
+        "client_encoding",
+        "connect_timeout",
+        "dbname",
+        "fallback_application_name",
+        "gssdelegation",
+        "gssencmode",
+        "gsslib",
+        "host",
+        "hostaddr",
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "krbsrvname",
+        "load_balance_hosts",
+        "max_protocol_version",
+        "min_protocol_version",
+        "oauth_client_id",
+        "oauth_client_secret",
+        "oauth_issuer",
+        "oauth_scope",
+        "options",
+        "passfile",
+        "password",
+        "port",
+        "replication",
+        "require_auth",
+        "requirepeer",
+        "requiressl",
+        "scram_client_key",
+        "scram_server_key",
+        "service",
+        "servicefile",
+        "ssl",
+        "ssl_max_protocol_version",
+        "ssl_min_protocol_version",
+        "sslcert",
+        "sslcertmode",
+        "sslcompression",
+        "sslcrl",
+        "sslcrldir",
+        "sslkey",
+        "sslkeylogfile",
+        "sslmode",
+        "sslnegotiation",
+        "sslpassword",
+        "sslrootcert",
+        "sslsni",
+        "target_session_attrs",
+        "tcp_user_timeout",
+        "tty",
+        "user",
+    ]
+)
+"""What libpq takes after "?" (PostgreSQL 18, "Parameter Key Words"), so that an unknown option is refused without it."""
+_SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +170,36 @@ def _postgres(rest: str) -> PostgresPlace:
     if not rest.startswith("//"):
         raise Refused("CLM082", "postgresql: needs two slashes: postgresql://user@host/database")
     base, deadline_ms, others = _options(rest)
+    _check_libpq(option.partition("=")[0] for option in others)
     # A password with a raw "?" or "/" is an error to libpq; it must not be shown on the way there.
     authority = rest if "@" not in base and "@" in rest else base
     userinfo, _, place = authority[2:].rpartition("@")
     user, _, password = userinfo.partition(":")
     address = f"postgresql://{user + '@' if user else ''}{place.partition('?')[0]}"
     options = dict(parse_qsl("&".join(others)))
-    found = {password, unquote(password), options.get("password", ""), options.get("sslpassword", "")} - {""}
+    found = {password, unquote(password), *(options.get(name, "") for name in _SECRET)} - {""}
     url = f"postgresql:{base}" + (f"?{'&'.join(others)}" if others else "")
     return PostgresPlace(url, address, deadline_ms, tuple(sorted(found, key=len, reverse=True)))
+
+
+def _check_libpq(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _LIBPQ:
+            continue
+        if not re.fullmatch(r"[a-z_]{1,40}", name):
+            # It may be the rest of a password, so it is not repeated.
+            raise Refused(
+                "CLM082",
+                'postgresql: what follows "?" is not name=value. A "?", "/" or "@" in a password is written %3F, %2F or %40',
+            )
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, ["deadline", *sorted(_LIBPQ)], 1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise Refused(
+            "CLM082",
+            f"postgresql: has no option {name!r}{hint} There are ?deadline=1s and those of libpq, such as sslmode",
+        )
 
 
 def _options(rest: str) -> tuple[str, int | None, list[str]]:

@@ -7,6 +7,7 @@ its reply with the writes that make it so. It knows no connection, no clock but 
 # ruff: noqa: S608 - the texts are joined from constants of this package; every value is a parameter
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from claimant._model.records import (
@@ -29,6 +30,7 @@ from claimant.ledger.pages import (
     UNCOMMITTED,
     JobFacts,
     Page,
+    Row,
     SlotFacts,
     Sql,
     Steps,
@@ -46,11 +48,15 @@ _AT_MOST_ONCE = "and not recorded as completed; delivery is at most once, so it 
 
 @dataclass(frozen=True, slots=True)
 class Late(LedgerRequest):
-    """A request that waits in memory since `at_ms` on the holder's clock: the ledger was absent. It may take `within_ms` now."""
+    """A request that waits in memory since `at_ms` on the holder's clock: the ledger was absent. It may take `within_ms` now.
+
+    `last`: the process is ending, so the ledger is asked even if it let a deadline pass a moment ago.
+    """
 
     request: LedgerRequest
     at_ms: int
     within_ms: int
+    last: bool = False
 
 
 def is_durable(request: LedgerRequest) -> bool:
@@ -74,6 +80,11 @@ def is_durable(request: LedgerRequest) -> bool:
 def is_repeatable(request: LedgerRequest) -> bool:
     """Whether carrying it out twice is the same as once."""
     return not isinstance(request.request if isinstance(request, Late) else request, Skip)
+
+
+def is_last(request: LedgerRequest) -> bool:
+    """Whether there will be no other chance to write it."""
+    return isinstance(request, Late) and request.last
 
 
 def steps(namespace: str, request: LedgerRequest, now_ms: int) -> Steps:
@@ -384,7 +395,9 @@ def _skip(namespace: str, request: Skip, age_ms: int) -> Steps:
     now -= age_ms
     in_row = job.skips_in_row
     writes: list[Sql] = []
-    if now >= (job.last_started or 0):
+    # There was nothing left to do in that slot: such a start is refused, and nothing has stopped.
+    idle = yield from _is_done(namespace, request)
+    if now >= (job.last_started or 0) and not idle:
         in_row += 1
         writes.append(
             Sql(
@@ -430,6 +443,14 @@ def _skip(namespace: str, request: Skip, age_ms: int) -> Steps:
         )
     )
     return Page(in_row, writes)
+
+
+def _is_done(namespace: str, request: Skip) -> Generator[Sql, Sequence[Row], bool]:
+    if request.slot is None:
+        return False
+    slot_id = digest(namespace, request.job, request.key, request.slot)
+    rows = yield Sql("SELECT closed FROM claimant_slots WHERE id = ?", (slot_id,))
+    return bool(rows) and rows[0][0] is not None
 
 
 def _slot_state(namespace: str, request: SlotState) -> Steps:

@@ -167,6 +167,7 @@ class Lines:
 
     def _make(self, until_ms: int) -> None:
         era = self._era
+        self._watch.start()
 
         def arrived(future: Future[Line]) -> None:
             with self._changed:
@@ -220,15 +221,20 @@ class Watch:
         self._next_ms: int | None = None
         self._thread: threading.Thread | None = None
 
-    @contextlib.contextmanager
-    def over(self, line: Line, until_ms: int) -> Iterator[None]:
-        """Within the block, `line` is cut at `until_ms`. Whoever leaves it may close the line: it is not cut any more."""
+    def start(self) -> None:
+        """Have the thread: an interpreter that ends can start none."""
         with self._changed:
-            self._until[line] = until_ms
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="claimant-ledger-watch", daemon=True)
                 self._thread.start()
-            elif self._next_ms is None or until_ms < self._next_ms:
+
+    @contextlib.contextmanager
+    def over(self, line: Line, until_ms: int) -> Iterator[None]:
+        """Within the block, `line` is cut at `until_ms`. Whoever leaves it may close the line: it is not cut any more."""
+        self.start()
+        with self._changed:
+            self._until[line] = until_ms
+            if self._next_ms is None or until_ms < self._next_ms:
                 self._changed.notify()
         try:
             yield

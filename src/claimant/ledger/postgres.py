@@ -32,7 +32,7 @@ from claimant._model.records import (
 )
 from claimant.ledger import reading, schema
 from claimant.ledger.address import PostgresPlace
-from claimant.ledger.book import Late, is_durable, is_repeatable, steps
+from claimant.ledger.book import Late, is_durable, is_last, is_repeatable, steps
 from claimant.ledger.lines import Busy, Line, Lines, Unreachable, Watch
 from claimant.ledger.pages import Page, Sql
 from claimant.ledger.patience import Patience, absent
@@ -52,6 +52,34 @@ _INIT_LOCK = 0x636C61696D616E74
 _NOT_MADE = {"42P01", "42703", "3F000"}
 """No such table, column or schema."""
 _LOCKED, _TOO_SLOW, _FORBIDDEN, _READ_ONLY = "55P03", "57014", "42501", "25006"
+
+# libpq gives no error code for a connection that failed (see `_may_have_room`), so these are the server's words. In
+# another language they are not recognised, and the ledger counts as absent.
+_FOR_EVER = (
+    (
+        "pg_hba.conf",
+        "Allow this user, database and host in the server's pg_hba.conf, or name others in the URL",
+    ),
+    (
+        "password authentication failed",
+        "Give the right user and password in the URL, PGPASSWORD or ~/.pgpass",
+    ),
+    ("no password supplied", "Give the password in the URL, PGPASSWORD or ~/.pgpass"),
+    ("authentication failed", "Give a user in the URL whom the server lets in from here"),
+    ("is not permitted to log in", "Give a user in the URL who may log in"),
+    ("permission denied for database", "Grant CONNECT on the database to its user"),
+    ("but SSL was required", "Turn SSL on in the server, or name another sslmode in the URL"),
+    (
+        "invalid URI",
+        "Write postgresql://user@host/database, and percent-encode what is special in a password",
+    ),
+    ("invalid percent-encoded", "Percent-encode what is special in the URL's user and password"),
+    ("invalid port number", "Write postgresql://user@host:5432/database"),
+    ("invalid connection option", "Leave that option out of the URL"),
+    ("invalid sslmode value", "Write sslmode=disable, prefer, require, verify-ca or verify-full"),
+    ("does not exist", "Create it, or name in the URL what is there"),
+)
+"""What will not pass by waiting, as the server or libpq says it, and what to do."""
 
 
 class _Attempt:
@@ -73,6 +101,8 @@ class PostgresLedger:
         self._watch = Watch()
         self._lines = Lines(self._connect, _may_have_room)
         self._patience = Patience(self.address)
+        self._reached = False
+        """Whether it ever answered: what a server says against us after that is an outage, and stops no fleet."""
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.address}>"
@@ -80,7 +110,11 @@ class PostgresLedger:
     # -- the port
 
     def call(self, request: LedgerRequest) -> LedgerReply:
-        """Carry out one request. Raises `LedgerAbsent`, or `Refused` (CLM080) where `claimant init` has not been run."""
+        """Carry out one request.
+
+        Raises `LedgerAbsent`, or `Refused`: CLM080 where `claimant init` has not been run, CLM083 where the server answers
+        that the database or the user is not there, or that the password is wrong.
+        """
         if isinstance(request, LedgerNow):
             return self.now()
         within_ms = request.within_ms if isinstance(request, Late) else self.deadline_ms
@@ -91,6 +125,7 @@ class PostgresLedger:
                     connection, request, until_ms, attempt
                 ),
                 repeatable=is_repeatable(request),
+                last=is_last(request),
             )
         except (LedgerCorrupt, Refused) as error:
             if isinstance(request, Finish | CloseSlot):
@@ -100,7 +135,10 @@ class PostgresLedger:
 
     def now(self) -> int:
         """The server's clock, epoch ms."""
-        [[now]] = self._read(lambda query: query(Sql("SELECT claimant_now()")), self.deadline_ms)
+        sql = Sql("SELECT claimant_now()")
+        [[now]] = self._asked(
+            self.deadline_ms, lambda connection, _until, _attempt: _rows(connection, "", [sql])
+        )
         return int(now)
 
     def jobs(self, job: str | None = None) -> list[JobRow]:
@@ -118,6 +156,10 @@ class PostgresLedger:
     def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
         """See `LedgerPort.skips`."""
         return self._read(lambda query: reading.skips(query, self.namespace, since, job))
+
+    def survey(self, job: str | None = None, *, namespace: str | None = None) -> reading.Survey:
+        """What `status` shows, of one namespace or of all (None), within one deadline. Raises `LedgerAbsent`."""
+        return self._read(lambda query: reading.survey(query, namespace, job), self.deadline_ms)
 
     def init(self, within_ms: int) -> None:
         """Make the tables that are missing, in one transaction; two at once take turns."""
@@ -138,7 +180,7 @@ class PostgresLedger:
         except TimeoutError as error:
             raise absent(self.address, f"nothing within {in_words(within_ms)}") from error
         except driver.Error as error:
-            raise absent(self.address, self._words(error)) from None
+            raise self._refusal(error) or absent(self.address, self._words(error)) from None
 
     def forget(self) -> None:
         """We are a forked child: nothing of our parent's is ours."""
@@ -152,11 +194,17 @@ class PostgresLedger:
     # -- asking
 
     def _asked(
-        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool = True
+        self,
+        within_ms: int,
+        work: Callable[[Connection[Any], int, _Attempt], T],
+        *,
+        repeatable: bool = True,
+        last: bool = False,
     ) -> T:
         """Do `work` on a connection within the time, with every way to fail turned into one of ours."""
         driver = _driver()
-        self._patience.admit()
+        if not last:
+            self._patience.admit()
         until_ms = clock.now_ms() + within_ms
         fresh = False
         try:
@@ -219,14 +267,32 @@ class PostgresLedger:
         return page.reply
 
     def _read(self, read: Callable[[reading.Query], T], within_ms: int = _READ_MS) -> T:
-        return self._asked(
-            within_ms, lambda connection, _until, _attempt: read(lambda sql: _rows(connection, "", [sql]))
-        )
+        def work(connection: Connection[Any], until_ms: int, _attempt: _Attempt) -> T:
+            before = _snapshot(until_ms - clock.now_ms())
+
+            def query(sql: Sql) -> Sequence[Sequence[Any]]:
+                nonlocal before
+                rows, before = _rows(connection, before, [sql]), ""
+                return rows
+
+            result = read(query)
+            _rows(connection, before, [Sql("COMMIT")])
+            return result
+
+        return self._asked(within_ms, work)
 
     # -- connecting, on the thread of `Lines`
 
     def _connect(self, until_ms: int) -> Line:
-        connection = self._connected(until_ms - clock.now_ms())
+        # Before anything can fail: an interpreter that ends starts no threads, and may have an end to write.
+        self._watch.start()
+        try:
+            connection = self._connected(until_ms - clock.now_ms())
+        except _driver().Error as error:
+            refusal = None if self._reached else self._refusal(error)
+            if refusal is None:
+                raise
+            raise refusal from None
         try:
             line = Line(connection)
         except BaseException:
@@ -244,6 +310,7 @@ class PostgresLedger:
         except BaseException:
             line.close()
             raise
+        self._reached = True
         return line
 
     def _connected(self, within_ms: int) -> Connection[Any]:
@@ -296,6 +363,17 @@ class PostgresLedger:
             f"`claimant init --ledger {self.address}` once, as a user who may create tables",
         )
 
+    def _refusal(self, error: Exception) -> Refused | None:
+        """The refusal for a connection that will fail the same way for ever; None for what may pass."""
+        text = str(error)
+        for words, advice in _FOR_EVER:
+            if words in text:
+                return Refused(
+                    "CLM083",
+                    f"the ledger {self.address} cannot be used as it is named: {self._words(error)}. {advice}",
+                )
+        return None
+
     def _words(self, error: BaseException) -> str:
         return self._place.shown(" ".join(str(error).split())) or type(error).__name__
 
@@ -317,6 +395,13 @@ def _may_have_room(error: Exception) -> bool:
     # ledger counts as absent at once, which is as safe.
     text = str(error)
     return any(words in text for words in ("too many", "connection slots", "starting up"))
+
+
+def _snapshot(left_ms: int) -> str:
+    """The start of a transaction whose statements all see what the first one saw."""
+    return (
+        f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {max(left_ms, 10)}; "
+    )
 
 
 def _begin(left_ms: int, *, durable: bool) -> str:

@@ -1,6 +1,7 @@
 """What people ask of the ledger: queries for `status` and for what an outage cost, and the rows they become.
 
-Read-only. `jobs` reads running totals; `runs`, `skips` and `tallies` read history, so they may take a while.
+Read-only, and each within one snapshot: a run that ends between two statements would be neither at work nor ended.
+`jobs` reads running totals; `runs`, `skips` and `tallies` read history, so they may take a while.
 """
 
 # ruff: noqa: S608 - the texts are joined from constants of this package; every value is a parameter
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from claimant._model.records import AnswerRow, JobRow, RunRow, SkipRow, TallyRow
@@ -20,19 +21,19 @@ KEYS_SHOWN = 200
 
 Query: TypeAlias = Callable[[Sql], Sequence[Sequence[Any]]]
 
-_ABOUT = "j.namespace = ? AND (CAST(? AS TEXT) IS NULL OR j.job = ?)"
+_ABOUT = "(CAST(? AS TEXT) IS NULL OR j.namespace = ?) AND (CAST(? AS TEXT) IS NULL OR j.job = ?)"
 
 _JOBS = f"""
 SELECT j.id, j.job, j.key, j.stake, j.guarded, j.runs, j.failed, j.last_started, j.last_success, j.last_kind,
   j.last_reason, j.skips_in_row, j.last_skip, j.last_skip_holder, j.last_skip_reason, j.duplicates, j.without_claim,
   j.stall_bound_ms, j.last_slot, j.lifetime_ms, j.max_run_ms, j.last_ended, j.skips_since, j.skips, j.overlapped,
-  j.last_run, claimant_now()
+  j.last_run, claimant_now(), j.namespace
 FROM (
-  SELECT j.*, row_number() OVER (PARTITION BY j.job ORDER BY
+  SELECT j.*, row_number() OVER (PARTITION BY j.namespace, j.job ORDER BY
     CASE WHEN coalesce(j.last_skip, 0) > coalesce(j.last_started, 0) THEN j.last_skip ELSE j.last_started END DESC) AS place
   FROM claimant_jobs j WHERE {_ABOUT}
 ) j
-WHERE j.place <= {KEYS_SHOWN} ORDER BY j.job, j.key"""
+WHERE j.place <= {KEYS_SHOWN} ORDER BY j.job, j.namespace, j.key"""
 
 # No ORDER BY: it would make SQLite walk all runs by time, rather than the few that have no end.
 _OPEN = f"""
@@ -40,10 +41,12 @@ SELECT r.id, r.job, r.started, r.holder, r.max_run_ms FROM claimant_runs r JOIN 
 WHERE r.ended IS NULL AND {_ABOUT}"""
 
 _TALLIES = f"""
-SELECT j.job, r.stake, a.hole, r.claim, a.joined, count(*), sum(CASE WHEN a.n = 0 THEN r.wasted_ms ELSE 0 END)
+SELECT j.job, r.stake, a.hole, r.claim, a.joined, count(*), sum(CASE WHEN a.n = 0 THEN r.wasted_ms ELSE 0 END),
+  j.namespace
 FROM claimant_answers a JOIN claimant_runs r ON r.id = a.run JOIN claimant_jobs j ON j.id = r.job
 WHERE a.kind = '{DUPLICATE}' AND {_ABOUT}
-GROUP BY j.job, r.stake, a.hole, r.claim, a.joined ORDER BY j.job, r.stake, a.hole, r.claim, a.joined"""
+GROUP BY j.namespace, j.job, r.stake, a.hole, r.claim, a.joined
+ORDER BY j.job, j.namespace, r.stake, a.hole, r.claim, a.joined"""
 
 _RUNS = f"""
 SELECT r.id, r.run_id, j.job, j.key, r.slot_text, r.attempt, r.stake, r.guarded, r.holder, r.claim_at_start, r.started,
@@ -65,13 +68,35 @@ SELECT j.job, j.key, s.kind, s.count, s.first, s.last, s.holder, s.remaining_ms,
 FROM claimant_skips s JOIN claimant_jobs j ON j.id = s.job
 WHERE s.last >= ? AND {_ABOUT} ORDER BY s.first, j.job, j.key, s.kind"""
 
+_KNOWN = "SELECT DISTINCT j.namespace, j.job FROM claimant_jobs j ORDER BY j.namespace, j.job"
 
-def _about(namespace: str, job: str | None) -> tuple[str, str | None, str | None]:
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What `status` shows, as it was at one instant. `known`: namespace and name of all jobs, if the asked-for are none."""
+
+    now: int
+    jobs: tuple[JobRow, ...]
+    tallies: tuple[TallyRow, ...]
+    known: tuple[tuple[str, str], ...] = ()
+
+
+def survey(query: Query, namespace: str | None, job: str | None) -> Survey:
+    """The jobs and tallies of one namespace, or of all (None)."""
+    found = jobs(query, namespace, job)
+    counted = tallies(query, namespace, job)
+    known = () if found else tuple((row[0], row[1]) for row in query(Sql(_KNOWN)))
+    [[now]] = query(Sql("SELECT claimant_now()"))
+    return Survey(int(now), tuple(found), tuple(counted), known)
+
+
+def _about(namespace: str | None, job: str | None) -> tuple[str | None, str | None, str | None, str | None]:
+    where = None if namespace is None else clean(namespace)
     name = None if job is None else clean(job)
-    return clean(namespace), name, name
+    return where, where, name, name
 
 
-def jobs(query: Query, namespace: str, job: str | None) -> list[JobRow]:
+def jobs(query: Query, namespace: str | None, job: str | None) -> list[JobRow]:
     """One row per job and key. A run counts as running while it is its job's last, has not ended and may last."""
     about = _about(namespace, job)
     rows = query(Sql(_JOBS, about))
@@ -119,13 +144,14 @@ def _job_row(row: Sequence[Any], unended: list[Sequence[Any]]) -> JobRow:
         overlaps=row[24],
         unfinished_since=gone[-1][2] if gone else None,
         unfinished_holder=gone[-1][3] if gone else "",
+        namespace=row[27],
     )
 
 
-def tallies(query: Query, namespace: str, job: str | None) -> list[TallyRow]:
+def tallies(query: Query, namespace: str | None, job: str | None) -> list[TallyRow]:
     """Duplicates by job, stake, hole and claim. A run's wasted work is counted once, with its first answer."""
     return [
-        TallyRow(row[0], row[1], row[2], row[3], bool(row[4]), int(row[5]), int(row[6]))
+        TallyRow(row[0], row[1], row[2], row[3], bool(row[4]), int(row[5]), int(row[6]), row[7])
         for row in query(Sql(_TALLIES, _about(namespace, job)))
     ]
 

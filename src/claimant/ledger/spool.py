@@ -1,14 +1,18 @@
 """What a ledger that is absent should have recorded, kept in memory until it answers again.
 
 Only what needs no reply is kept: ends, skips, closed slots. The caller is still told that the ledger is absent,
-because what it does then is its own policy. What a process keeps ends with the process.
+because what it does then is its own policy. What a process keeps ends with the process: at its orderly end it is
+tried once more, within one deadline, and what is lost all the same is counted in one line of the log.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 from collections import deque
 from typing import NamedTuple
+from weakref import WeakSet
 
 from claimant._drive import clock
 from claimant._drive.fork import on_fork
@@ -36,13 +40,23 @@ PORTION = 50
 """Requests that one caller writes on behalf of others, at most."""
 
 
+_open: WeakSet[Spooled] = WeakSet()
+
+
 class _Kept(NamedTuple):
     at_ms: int
     request: LedgerRequest
 
 
 class Spooled:
-    """A ledger that keeps what it could not write. `kept` and `dropped` say how many there are and were lost."""
+    """A ledger that keeps what it could not write. `kept` and `dropped` say how many there are and were lost.
+
+    `absent_since`: when the outage began that is not over yet, in ms on the holder's clock, or None. Of the errors that it
+    raises only the first of an outage has `again` False.
+    """
+
+    absent_since: int | None
+    """When the outage began that is still going on, on the holder's clock in ms; None while the ledger answers."""
 
     def __init__(self, ledger: LedgerPort, *, room: int = ROOM) -> None:
         self.host_local = ledger.host_local
@@ -52,6 +66,7 @@ class Spooled:
         self._room = room
         self.forget_kept()
         on_fork(self)
+        _open.add(self)
 
     @property
     def kept(self) -> int:
@@ -70,12 +85,17 @@ class Spooled:
         try:
             reply = self._ledger.call(request)
         except LedgerAbsent as error:
+            with self._lock:
+                error.again = self.absent_since is not None
+                if self.absent_since is None:
+                    self.absent_since = clock.now_ms()
             # A skip that may have been counted is not counted again; an end is the same, written twice.
             if isinstance(request, Finish | CloseSlot) or (
                 isinstance(request, Skip) and not isinstance(error, Unsettled)
             ):
                 self._keep(_Kept(clock.now_ms(), request))
             raise
+        self.absent_since = None
         if self.kept:
             self._write_kept()
         return reply
@@ -112,12 +132,29 @@ class Spooled:
         self._ends: deque[_Kept] = deque()
         self._skips: deque[_Kept] = deque()
         self._dropped = 0
+        self.absent_since = None
 
     def close(self) -> None:
         """Try once more to write what is kept, within one deadline, then close the ledger's connections."""
-        if self.kept:
-            self._write_kept(self._room)
+        self._write_last()
         self._ledger.close()
+
+    def end(self) -> None:
+        """The interpreter ends: try once more, within one deadline, and log how much is lost, if anything is."""
+        if self.kept:
+            self.close()
+        lost = self.kept + self._dropped
+        if lost:
+            logging.getLogger("claimant").error(
+                "the ledger %s was away until the end of this process: %s lost [ledger.lost]",
+                self.address,
+                "1 record of a run or skip is" if lost == 1 else f"{lost} records of runs and skips are",
+            )
+        self.forget_kept()
+
+    def _write_last(self) -> None:
+        if self.kept:
+            self._write_kept(self._room, last=True)
 
     def _keep(self, kept: _Kept) -> None:
         with self._lock:
@@ -126,12 +163,12 @@ class Spooled:
                 (self._skips or self._ends).popleft()
                 self._dropped += 1
 
-    def _write_kept(self, portion: int = PORTION) -> None:
-        """Write a portion, within one deadline in all. Never raises; who comes while another writes does not wait."""
-        if not self._writing.acquire(blocking=False):
+    def _write_kept(self, portion: int = PORTION, *, last: bool = False) -> None:
+        """Write a portion, within one deadline in all. Never raises; who comes while another writes waits only if it is the `last`."""
+        until_ms = clock.now_ms() + self.deadline_ms
+        if not self._writing.acquire(timeout=self.deadline_ms / 1000 if last else 0):
             return
         try:
-            until_ms = clock.now_ms() + self.deadline_ms
             for _ in range(portion):
                 left_ms = until_ms - clock.now_ms()
                 with self._lock:
@@ -140,7 +177,7 @@ class Spooled:
                         return
                     kept = queue.popleft()
                 try:
-                    self._ledger.call(Late(kept.request, kept.at_ms, left_ms))
+                    self._ledger.call(Late(kept.request, kept.at_ms, left_ms, last))
                 except LedgerAbsent as error:
                     if not (queue is self._skips and isinstance(error, Unsettled)):
                         with self._lock:
@@ -149,5 +186,17 @@ class Spooled:
                 except ClaimantError:
                     # The ledger answers and will not take this one: it must not stop the rest for ever.
                     self._dropped += 1
+                except RuntimeError:
+                    # No thread can be started: the interpreter ends.
+                    with self._lock:
+                        queue.appendleft(kept)
+                    return
         finally:
             self._writing.release()
+
+
+@atexit.register
+def _end() -> None:
+    """After `logging` was imported, so that this runs before its own farewell."""
+    for spooled in list(_open):
+        spooled.end()

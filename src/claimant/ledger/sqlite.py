@@ -21,6 +21,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import getitem
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +43,7 @@ from claimant._model.records import (
     TallyRow,
 )
 from claimant.ledger import forks, reading, schema
-from claimant.ledger.book import Late, is_durable, steps
+from claimant.ledger.book import Late, is_durable, is_last, steps
 from claimant.ledger.pages import Sql
 from claimant.ledger.patience import Patience, absent
 
@@ -66,6 +68,7 @@ class SqliteLedger:
         self.namespace = namespace
         self.deadline_ms = deadline_ms
         self._epoch_ms = epoch_ms
+        self._instant = [0]
         self._held: list[sqlite3.Connection] = []
         weakref.finalize(self, _close_all, self._held)
         self.forget()
@@ -83,7 +86,9 @@ class SqliteLedger:
             return self._epoch_ms()
         within_ms = request.within_ms if isinstance(request, Late) else self.deadline_ms
         try:
-            return self._asked(within_ms, lambda until_ms: self._transact(request, until_ms))
+            return self._asked(
+                within_ms, lambda until_ms: self._transact(request, until_ms), last=is_last(request)
+            )
         except (LedgerCorrupt, Refused) as error:
             if isinstance(request, Finish | CloseSlot):
                 # The body has run: its own result must not be hidden by what became of the record.
@@ -110,6 +115,10 @@ class SqliteLedger:
         """See `LedgerPort.skips`."""
         return self._read(lambda query: reading.skips(query, self.namespace, since, job))
 
+    def survey(self, job: str | None = None, *, namespace: str | None = None) -> reading.Survey:
+        """What `status` shows, of one namespace or of all (None), within one deadline. Raises `LedgerAbsent`."""
+        return self._read(lambda query: reading.survey(query, namespace, job), self.deadline_ms)
+
     def init(self, within_ms: int) -> None:
         """Make the file and its tables, as the first call would."""
         self._asked(within_ms, self._opened)
@@ -120,7 +129,7 @@ class SqliteLedger:
             forks.leave_alone(inherited)
         self._held.clear()
         self._lock = threading.Lock()
-        self._parted = False
+        self._parted_by: int | None = None
         self._file: tuple[int, int] | None = None
         self._synchronous = ""
         self._patience = Patience(self.address)
@@ -134,21 +143,22 @@ class SqliteLedger:
 
     def before_fork(self) -> None:
         """Close the file, and keep it closed until the fork is over."""
-        self._parted = self._lock.acquire(timeout=self.deadline_ms / 1000)
-        if self._parted:
+        if self._lock.acquire(timeout=self.deadline_ms / 1000):
+            self._parted_by = threading.get_ident()
             self._drop()
 
     def after_fork(self) -> None:
         """In the parent: the file may be opened again."""
-        if self._parted:
-            self._parted = False
+        if self._parted_by == threading.get_ident():
+            self._parted_by = None
             self._lock.release()
 
     # -- asking
 
-    def _asked(self, within_ms: int, work: Callable[[int], T]) -> T:
+    def _asked(self, within_ms: int, work: Callable[[int], T], *, last: bool = False) -> T:
         """Do `work(until_ms)` alone in this process, with every way to fail turned into one of ours."""
-        self._patience.admit()
+        if not last:
+            self._patience.admit()
         until_ms = clock.now_ms() + within_ms
         if not self._lock.acquire(timeout=within_ms / 1000):
             self._patience.gave_up()
@@ -183,17 +193,23 @@ class SqliteLedger:
 
     def _transact(self, request: LedgerRequest, until_ms: int) -> LedgerReply:
         connection = self._opened(until_ms)
-        if isinstance(request, SlotState):
-            return _retried(lambda: _run_steps(connection, self.namespace, request), until_ms)
-        self._make_synchronous(connection, "FULL" if is_durable(request) else "NORMAL")
-        return _in_transaction(connection, lambda: _run_steps(connection, self.namespace, request), until_ms)
 
-    def _read(self, read: Callable[[reading.Query], T]) -> T:
+        def work() -> LedgerReply:
+            self._instant[0] = self._epoch_ms()
+            return _run_steps(connection, self.namespace, request)
+
+        if isinstance(request, SlotState):
+            return _retried(work, until_ms)
+        self._make_synchronous(connection, "FULL" if is_durable(request) else "NORMAL")
+        return _in_transaction(connection, work, until_ms)
+
+    def _read(self, read: Callable[[reading.Query], T], within_ms: int = _READ_MS) -> T:
         def work(until_ms: int) -> T:
             connection = self._opened(until_ms)
-            return _retried(lambda: read(lambda sql: _execute(connection, sql)), until_ms)
+            self._instant[0] = self._epoch_ms()
+            return _retried(lambda: _in_snapshot(connection, read), until_ms)
 
-        return self._asked(_READ_MS, work)
+        return self._asked(within_ms, work)
 
     # -- the file
 
@@ -212,7 +228,10 @@ class SqliteLedger:
         # No time-out of SQLite's: its busy handler starves one of several processes for seconds. Ours is `_retried`.
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            connection.create_function("claimant_now", 0, self._epoch_ms)
+            # Nothing here runs Python: SQLite would take a KeyboardInterrupt that arrives in a Python function for an
+            # error of the statement, and swallow it.
+            instant: Any = partial(getitem, self._instant, 0)
+            connection.create_function("claimant_now", 0, instant)
             self._prepare(connection, until_ms)
         except BaseException:
             connection.close()
@@ -319,6 +338,16 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[], T], until
             connection.execute("ROLLBACK")
         raise
     return result
+
+
+def _in_snapshot(connection: sqlite3.Connection, read: Callable[[reading.Query], T]) -> T:
+    """A deferred transaction: all of its statements see what the first one saw, and no writer waits for it."""
+    connection.execute("BEGIN")
+    try:
+        return read(lambda sql: _execute(connection, sql))
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _run_steps(connection: sqlite3.Connection, namespace: str, request: LedgerRequest) -> LedgerReply:
