@@ -153,3 +153,30 @@ def test_status_has_one_line_per_job_however_many_keys_it_has(
     assert line.startswith("debit[order_id=13]: failed ")
     assert line.endswith("(30 keys: 1 failed, 29 ok)")
     assert "30 runs, 1 failed" in run("status", "debit").output
+
+
+def test_namespaces_are_shown_unless_one_is_asked_for(run: Callable[..., Result], places: list[str]) -> None:
+    """Without --namespace every namespace is there, by name; in an empty one, the others are named."""
+    for namespace in ("shop", "staging"):
+        with Claimant(places[1], ledger=places[3], namespace=namespace) as claims:
+            claims.job("rebuild-index", stake="rebuild")(lambda run: None)()
+            with held_by_another(claims, "rebuild-index"):
+                assert run("leases").output.startswith(f"{namespace}/rebuild-index: held by somebody-else:1")
+                assert run("leases", "--namespace", namespace).output.startswith("rebuild-index: held by ")
+                assert run("leases", "--namespace", "other").output == "no claims\n"
+    lines = run("status").output.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["shop/rebuild-index", "staging/rebuild-index"]
+    assert run("status", "--namespace", "shop").output.startswith("rebuild-index: ok")
+    empty = run("status", "--namespace", "shopp").output
+    assert "these namespaces: shop, staging" in empty
+    assert "meant? rebuild-index" in run("status", "rebuild-indx").output
+
+
+def test_a_ledger_that_does_not_answer_leaves_the_claims_to_be_shown(
+    app: Claimant, run: Callable[..., Result], places: list[str]
+) -> None:
+    """`status` fails within its deadline, with exit code 1, and still shows who holds what."""
+    with held_by_another(app, "rebuild-index"):
+        said = run("status", where=[*places[:2], "--ledger", "postgresql://127.0.0.1:1/none?deadline=300ms"])
+    assert said.exit_code == 1
+    assert "rebuild-index: held by somebody-else:1" in said.output

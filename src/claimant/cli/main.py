@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from claimant._model.errors import ClaimantError
+from claimant._model.errors import ClaimantError, LedgerAbsent
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +34,7 @@ def places(command: F) -> F:
         click.option(
             "--namespace",
             envvar="CLAIMANT_NAMESPACE",
-            default="",
-            help="The namespace of the Claimant, if it has one.",
+            help="Only this namespace. [default: all]",
         ),
         click.option(
             "--ledger",
@@ -68,12 +67,23 @@ def main() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(
-    name: str | None, store: str | None, ledger: str | None, namespace: str, guard: str | None, as_json: bool
+    name: str | None,
+    store: str | None,
+    ledger: str | None,
+    namespace: str | None,
+    guard: str | None,
+    as_json: bool,
 ) -> None:
     """One line per job: running, skipping, failed or stopped; who holds it and why. NAME: that job, in full."""
-    from claimant.cli.reading import read_status
+    from claimant.cli.reading import read_leases, read_status
 
-    found = read_status(store, ledger, namespace, name, guard)
+    try:
+        found = read_status(store, ledger, namespace, name, guard)
+    except LedgerAbsent:
+        # What the store knows is worth showing all the same: who holds what, now.
+        for row in read_leases(store, namespace):
+            click.echo(row.line())
+        raise
     click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
     if name is not None and not found.jobs:
         sys.exit(1)
@@ -82,7 +92,7 @@ def status(
 @main.command()
 @places
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
-def leases(store: str | None, ledger: str | None, namespace: str, as_json: bool) -> None:
+def leases(store: str | None, ledger: str | None, namespace: str | None, as_json: bool) -> None:
     """The claims that the store holds now: name, holder, time left."""
     from claimant.cli.reading import read_leases
 
@@ -98,7 +108,9 @@ def leases(store: str | None, ledger: str | None, namespace: str, as_json: bool)
 @places
 @click.option("--guard", metavar="URL", help="Make a guard's tables in this database.")
 @click.option("--sql", "show_sql", is_flag=True, help="Print the statements instead of running them.")
-def init(store: str | None, ledger: str | None, namespace: str, guard: str | None, show_sql: bool) -> None:
+def init(
+    store: str | None, ledger: str | None, namespace: str | None, guard: str | None, show_sql: bool
+) -> None:
     """Make the tables of the ledger (--ledger URL) and of a guard (--guard URL). Safe to repeat."""
     from claimant.cli.reading import initialise
 
@@ -109,7 +121,7 @@ def init(store: str | None, ledger: str | None, namespace: str, guard: str | Non
 
 @main.command()
 @places
-def demo(store: str | None, ledger: str | None, namespace: str) -> None:
+def demo(store: str | None, ledger: str | None, namespace: str | None) -> None:
     """The main job in three acts, with real processes, in half a minute. Embedded unless --store and --ledger say otherwise."""
     from claimant.cli.demo import perform
 

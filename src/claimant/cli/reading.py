@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from claimant._drive import clock
 from claimant._drive.ports import LeaseRow
 from claimant._model.durations import in_words
 from claimant._model.errors import ClaimantError, Refused
-from claimant._model.names import job_key, shown
+from claimant._model.names import PREFIX, job_key, shown
 from claimant._model.records import JobRow
 from claimant._model.value import holder_of
 from claimant.embedded import default_ledger, default_store
@@ -23,7 +24,7 @@ from claimant.ledger import open_ledger, sql_for
 from claimant.stores import open_store
 
 PATIENCE_MS = 3_000
-"""How long a command waits for the store: a person asks, so longer than a job may."""
+"""How long a command waits for the store, and for the ledger: a person asks, so longer than a job may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class Status:
         lines = self.report.lines(explain=self.name is not None)
         if not self.jobs:
             what = "no job" if self.name is None else f"no job named {shown(self.name)}"
-            lines.append(f"{what} has started or skipped in this ledger and namespace")
+            lines.append(f"{what} has started or skipped here")
         lines += [
-            f"guard: {shown(row.job)} ({row.stake}): {row.count} {row.cause} rejected, {row.hole or 'cause not known'}"
+            f"guard: {shown(row.job)} ({row.stake}): rejected as {row.cause}: {row.count}, {row.hole or 'cause not known'}"
             for row in self.rejections
         ]
         return lines + [f"note: {shown(note, 500)}" for note in self.notes]
@@ -62,15 +63,18 @@ class Status:
 
 
 def read_status(
-    store: str | None, ledger: str | None, namespace: str, name: str | None, guard: str | None
+    store: str | None, ledger: str | None, namespace: str | None, name: str | None, guard: str | None
 ) -> Status:
-    """Read the ledger, and the store if it answers: a status is worth most while it does not."""
-    book = open_ledger(_there("ledger", ledger, default_ledger), namespace=namespace)
-    notes: list[str] = []
+    """Read the ledger, and the store if it answers: a status is worth most while it does not.
+
+    `namespace`: None for all. Raises `LedgerAbsent`, after `?deadline=` or three seconds.
+    """
+    book = open_ledger(_there("ledger", ledger, default_ledger), deadline_ms=PATIENCE_MS)
     try:
-        jobs, tallies, now = book.jobs(name), book.tallies(name), book.now()
+        seen = book.survey(name, namespace=namespace)
     finally:
         book.close()
+    notes: list[str] = []
     rows: dict[str, LeaseRow] | None = None
     try:
         rows = {row.key: row for row in _scan(store, namespace)}
@@ -78,11 +82,31 @@ def read_status(
         notes.append(f"the lease store was not asked: {error}")
 
     def lease_of(job: JobRow) -> LeaseRow | None:
-        return None if rows is None else rows.get(job_key(namespace, job.job, job.key))
+        return None if rows is None else rows.get(job_key(job.namespace, job.job, job.key))
 
-    judged = report(jobs, tallies, now, lease_of=lease_of, asked=rows is not None)
+    judged = report(
+        seen.jobs,
+        seen.tallies,
+        seen.now,
+        lease_of=lease_of,
+        asked=rows is not None,
+        namespaced=namespace is None,
+    )
+    if not seen.jobs and seen.known:
+        notes.append(_elsewhere(seen.known, namespace, name))
     counted = () if guard is None else tuple(guards.rejections(guard, name))
     return Status(judged, tuple(notes), counted, name)
+
+
+def _elsewhere(known: tuple[tuple[str, str], ...], namespace: str | None, name: str | None) -> str:
+    """What there is instead of what was asked for."""
+    near = [] if name is None else get_close_matches(name, sorted({job for _, job in known}), n=3)
+    if near:
+        return f"is one of these meant? {', '.join(shown(each) for each in near)}"
+    spaces = sorted({space for space, _ in known})
+    if namespace is not None and namespace not in spaces:
+        return f"the ledger has these namespaces: {', '.join(shown(each) or '(none)' for each in spaces)}"
+    return f"the ledger has {len(known)} other jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +127,27 @@ class Shown:
         return {"name": self.name, "holder": self.holder, "remaining_ms": self.remaining_ms}
 
 
-def read_leases(store: str | None, namespace: str) -> list[Shown]:
-    """The claims of a namespace, by name."""
-    prefix = job_key(namespace, "")
+def read_leases(store: str | None, namespace: str | None) -> list[Shown]:
+    """The claims of a namespace, or of all (None), by name."""
     found = [
-        Shown(
-            shown(": ".join(map(unquote, row.key.removeprefix(prefix).split(":")))),
-            holder_of(row.value),
-            row.remaining_ms,
-        )
+        Shown(_name(row.key, namespaced=namespace is None), holder_of(row.value), row.remaining_ms)
         for row in _scan(store, namespace)
     ]
     return sorted(found, key=lambda each: each.name)
 
 
-def _scan(store: str | None, namespace: str) -> list[LeaseRow]:
+def _name(key: str, *, namespaced: bool) -> str:
+    space, *pieces = map(unquote, key.split(":")[1:])
+    name = ": ".join(pieces)
+    return shown(f"{space}/{name}" if namespaced and space else name)
+
+
+def _scan(store: str | None, namespace: str | None) -> list[LeaseRow]:
     opened = open_store(_there("store", store, default_store))
     port = opened.blocking()
+    prefix = f"{PREFIX}:" if namespace is None else job_key(namespace, "")
     try:
-        return list(port.scan(job_key(namespace, ""), clock.now_ms() + PATIENCE_MS))
+        return list(port.scan(prefix, clock.now_ms() + PATIENCE_MS))
     finally:
         port.close()
 
