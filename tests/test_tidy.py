@@ -369,21 +369,26 @@ def test_the_public_names_are_exactly_these() -> None:
 
 
 def test_importing_costs_little_and_loads_no_extra() -> None:
-    """`import claimant` takes at most 60 ms of processor time over a bare interpreter, and pulls in no client."""
+    """`import claimant` takes at most 60 ms of processor time over a bare interpreter, and pulls in no client.
+
+    Processor time grows when the other half of a core is busy, so on a loaded machine the yardstick is `import asyncio`,
+    measured in turns: on an idle one both cost about 41 ms here.
+    """
     code = (
-        "import sys, time; began = time.process_time(); import claimant; spent = time.process_time() - began;"
+        "import sys, time; began = time.process_time(); import {0}; spent = time.process_time() - began;"
         "print(spent * 1000, *sys.modules)"
     )
-    spent, loaded = [], set[str]()
-    for _ in range(7):
-        words = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-        spent.append(float(words[0]))
+    spent, yardstick, loaded = [], [], set[str]()
+    for _ in range(9):
+        for module, times in (("asyncio", yardstick), ("claimant", spent)):
+            words = subprocess.run(
+                [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True
+            ).stdout.split()
+            times.append(float(words[0]))
         loaded |= set(words[1:])
     assert "claimant" in loaded
     assert not loaded & NOT_AT_IMPORT
-    assert min(spent) <= IMPORT_BUDGET_MS
+    assert min(spent) <= max(IMPORT_BUDGET_MS, 1.3 * min(yardstick))
 
 
 def parity(name: str) -> dict[str, object]:

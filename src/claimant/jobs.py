@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from claimant._model.errors import Refused
-from claimant._model.journal import Journal
 from claimant._model.names import job_key, key_text
 from claimant._model.outcome import Outcome
 from claimant._model.policy import Plan
@@ -18,6 +16,7 @@ from claimant.leases import Lease
 from claimant.runs import AsyncRun, Run
 
 if TYPE_CHECKING:
+    from claimant._model.journal import Journal
     from claimant._model.ops import Flow
     from claimant.wiring import Wiring
 
@@ -33,6 +32,8 @@ def encode_result(result: object) -> str | None:
     """The result as JSON text, or None where it has none or is too large to keep."""
     if result is None:
         return None
+    import json
+
     try:
         text = json.dumps(result)
     except Exception:  # whatever the result's own code raises: the work has happened, and counts
@@ -42,6 +43,8 @@ def encode_result(result: object) -> str | None:
 
 def decode_result(text: str | None) -> Any:
     """The result that `encode_result` kept."""
+    import json
+
     return None if text is None else json.loads(text)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from claimant._drive import clock
 from claimant._model.errors import Refused
-from claimant._model.journal import Journal
 from claimant._model.operation import Operation, identify, part_text
 from claimant._model.outcome import Answer, AnswerKind, Claim
 from claimant.guards import Context, Once, Said, once_aio, once_blocking
 from claimant.leases import Lease
+
+if TYPE_CHECKING:
+    from claimant._model.journal import Journal
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 
 from claimant._model.errors import Refused
 
@@ -47,6 +46,8 @@ def lease_key(namespace: str, name: str, parts: Iterable[str] = ()) -> str:
     key = ":".join(pieces)
     if len(key) <= LONGEST_KEY:
         return key
+    from hashlib import sha256
+
     return f"{key[: LONGEST_KEY - 66]}*:{sha256(key.encode()).hexdigest()}"
 
 

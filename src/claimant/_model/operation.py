@@ -8,12 +8,10 @@ refused, and so is a float, which has no exact text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import Enum
-from hashlib import sha256
 from typing import Any
 
 from claimant._model.errors import Refused
@@ -80,6 +78,9 @@ def _text(part: object) -> str | None:
 
 def identify(job: str, parts: Mapping[str, str], fingerprint: bytes = b"") -> Operation:
     """The operation of `job` with these named parts, whose order does not matter."""
+    import json  # these with the first identity, and not with every `import claimant`
+    from hashlib import sha256
+
     canonical = json.dumps([VERSION, job, sorted(parts.items())], ensure_ascii=False, separators=(",", ":"))
     label = ", ".join(f"{key}={shown(value, 40)}" for key, value in parts.items())
     return Operation(sha256(canonical.encode()).digest(), f"{shown(job)}({label})", fingerprint)
@@ -93,6 +94,9 @@ def fingerprint_of(parameters: Mapping[str, object]) -> bytes:
     known = {name: form for name, value in parameters.items() if (form := _canonical(value)) is not _OPAQUE}
     if not known:
         return b""
+    import json
+    from hashlib import sha256
+
     return sha256(json.dumps([VERSION, known], sort_keys=True, separators=(",", ":")).encode()).digest()
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from claimant._model.dialect import Dialect
 from claimant._model.errors import Refused
@@ -112,6 +110,8 @@ def _of_text(text: str) -> Target:
 
 
 def _postgres(text: str, rest: str) -> Target:
+    from urllib.parse import parse_qs, unquote, urlsplit
+
     if not rest.startswith("//"):
         raise Refused(
             "CLM040", f"once({_shown(text)!r}): a URL of PostgreSQL begins with postgresql://; {_WHERE}"
@@ -132,6 +132,8 @@ def _postgres(text: str, rest: str) -> Target:
 
 
 def _sqlite(rest: str) -> Target:
+    from urllib.parse import unquote
+
     # sqlite:PATH is ours; sqlite:///relative and sqlite:////absolute are SQLAlchemy's.
     if rest.startswith("//"):
         rest = rest[3:] if rest.startswith("///") else ""
@@ -143,6 +145,8 @@ def _sqlite(rest: str) -> Target:
 
 
 def _sqlite_file(path: str | bytes) -> Target:
+    from pathlib import Path  # by a guard that names a file
+
     path = os.fsdecode(path)
     if not path or path == ":memory:":
         raise _volatile(f"sqlite:{path}")
@@ -161,6 +165,8 @@ def _plain_path(path: str) -> str:
 
 def same_database(declared: Target, given: Target) -> bool:
     """Whether the two may be one database, as far as that can be told."""
+    from pathlib import Path  # by a guard that names a file
+
     if declared.dialect is not given.dialect:
         return False
     if declared.name is None or given.name is None or declared.name == given.name:
