@@ -9,46 +9,17 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from claimant import AsyncRun, Claimant
 from claimant._model.names import lease_key
-from tests.support.servers import wait
-
-LIFETIME = 0.6  # the shortest there is: real processes are waited for here
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Callable[..., Claimant]]:
-    """Make Claimants that are closed after the test."""
-    all_made: list[Claimant] = []
-
-    def make(store: object, **options: Any) -> Claimant:
-        options.setdefault("ledger", f"sqlite:{tmp_path / 'ledger.db'}")
-        all_made.append(Claimant(store, **options))
-        return all_made[-1]
-
-    yield make
-    for claims in all_made:
-        claims.close()
-
+from tests.face.outside import LIFETIME, ask, hold_until
 
 Make = Callable[..., Claimant]
-
-
-def ask(url: str, *words: object) -> Any:
-    """One command to the server, from outside."""
-    with redis.Redis.from_url(url) as outside:
-        return outside.execute_command(*words)
-
-
-def hold_until(condition: Callable[[], bool], what: str) -> None:
-    wait(condition, what, 10)
 
 
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])

@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from claimant import AsyncRun, Claimant, LeaseLost, Outcome, Refused, Run
+from claimant import Claimant, LeaseLost, Outcome, Refused, Run
 from claimant._model.outcome import Kind
 
 Held = Callable[..., AbstractContextManager[None]]
 Absent = Callable[[], AbstractContextManager[None]]
-
-
-@pytest.fixture(params=["blocking", "asyncio"])
-def start(request: pytest.FixtureRequest) -> Callable[..., Outcome[Any]]:
-    """Start a job whose body is `work(run)`, in one of the two colours."""
-
-    def run_it(
-        claims: Claimant, work: Callable[[Any], Any], *args: Any, name: str = "index", **options: Any
-    ) -> Outcome[Any]:
-        options.setdefault("stake", "scan")
-        if name in claims.jobs:
-            job: Any = claims.jobs[name]
-        elif request.param == "blocking":
-
-            def plain(run: Run) -> Any:
-                return work(run)
-
-            job = claims.job(name, **options)(plain)
-        else:
-
-            async def coloured(run: AsyncRun) -> Any:
-                await asyncio.sleep(0)
-                return work(run)
-
-            job = claims.job(name, **options)(coloured)
-        if request.param == "blocking":
-            return job(*args)
-
-        async def main() -> Outcome[Any]:
-            try:
-                return await job(*args)
-            finally:
-                await claims.aclose()
-
-        return asyncio.run(main())
-
-    return run_it
 
 
 Start = Callable[..., Outcome[Any]]
