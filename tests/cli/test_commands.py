@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from claimant import Claimant, Run
-from claimant.cli import main
+from claimant.cli import main, reading
 from claimant.testing.faults import held_by_another
 
 
@@ -163,13 +165,23 @@ def test_namespaces_are_shown_unless_one_is_asked_for(run: Callable[..., Result]
             with held_by_another(claims, "rebuild-index"):
                 assert run("leases").output.startswith(f"{namespace}/rebuild-index: held by somebody-else:1")
                 assert run("leases", "--namespace", namespace).output.startswith("rebuild-index: held by ")
-                assert run("leases", "--namespace", "other").output == "no claims\n"
+                said = f"no claims in the namespace other; there are claims in the namespace {namespace}\n"
+                assert run("leases", "--namespace", "other").output == said
+                [row] = json.loads(run("leases", "--json").output)
+                assert (row["namespace"], row["name"]) == (namespace, "rebuild-index")
     lines = run("status").output.splitlines()
     assert [line.split(":")[0] for line in lines] == ["shop/rebuild-index", "staging/rebuild-index"]
     assert run("status", "--namespace", "shop").output.startswith("rebuild-index: ok")
     empty = run("status", "--namespace", "shopp").output
-    assert "these namespaces: shop, staging" in empty
-    assert "meant? rebuild-index" in run("status", "rebuild-indx").output
+    assert empty.endswith(
+        "no job has started or skipped in the namespace shopp of this ledger; it has jobs in the namespaces shop, staging\n"
+    )
+    assert "did you mean shop/rebuild-index or staging/rebuild-index?" in run("status", "rebuild-indx").output
+    one = run("status", "staging/rebuild-index")
+    assert one.output.startswith("staging/rebuild-index: ok")
+    assert (one.exit_code, len(one.output.splitlines())) == (0, 5)
+    found = json.loads(run("status", "--json").output)
+    assert [job["namespace"] for job in found["jobs"]] == ["shop", "staging"]
 
 
 def test_a_ledger_that_does_not_answer_leaves_the_claims_to_be_shown(
@@ -178,5 +190,71 @@ def test_a_ledger_that_does_not_answer_leaves_the_claims_to_be_shown(
     """`status` fails within its deadline, with exit code 1, and still shows who holds what."""
     with held_by_another(app, "rebuild-index"):
         said = run("status", where=[*places[:2], "--ledger", "postgresql://127.0.0.1:1/none?deadline=300ms"])
+        as_json = run(
+            "status",
+            "--json",
+            where=[*places[:2], "--ledger", "postgresql://127.0.0.1:1/none?deadline=300ms"],
+        )
+    assert said.exit_code == as_json.exit_code == 1
+    assert said.stdout.startswith("lease: rebuild-index: held by somebody-else:1")
+    assert said.stderr.startswith("claimant: the ledger postgresql://127.0.0.1:1/none did not answer: ")
+    found = json.loads(as_json.stdout)
+    assert found["leases"][0]["name"] == "rebuild-index"
+    assert "did not answer" in found["ledger"]
+
+
+def test_a_ledger_that_is_silent_is_not_waited_for_in_silence(
+    places: list[str], run: Callable[..., Result], app: Claimant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is waited for is said on standard error once it takes long, and the URL's own deadline ends the wait."""
+    monkeypatch.setattr(reading, "SILENCE_S", 0.05)
+    with held_by_another(app, "rebuild-index"), socket.create_server(("127.0.0.1", 0)) as mute:
+        ledger = f"postgresql://127.0.0.1:{mute.getsockname()[1]}/none"
+        began = time.monotonic()
+        said = run("status", where=[*places[:2], "--ledger", f"{ledger}?deadline=400ms"])
+        assert time.monotonic() - began < 2.5
+    assert said.stderr.startswith(
+        f"asking the ledger {ledger} …\nclaimant: the ledger {ledger} did not answer"
+    )
+    assert "nothing within" in said.stderr or "no connection within" in said.stderr
     assert said.exit_code == 1
-    assert "rebuild-index: held by somebody-else:1" in said.output
+    assert reading.PATIENCE_MS == 3_000
+
+
+def test_names_too_long_for_a_key_are_listed_as_what_is_left_of_them(
+    run: Callable[..., Result], places: list[str]
+) -> None:
+    """A key that was cut is shown by the beginning of its name, without the hash, in its namespace, however long that is."""
+    for namespace in ("shop", "s" * 300):
+        with (
+            Claimant(places[1], ledger=places[3], namespace=namespace) as claims,
+            held_by_another(claims, "é" * 300),
+        ):
+            for words in ((), ("--namespace", namespace)):
+                (line,) = run("leases", *words).output.splitlines()
+                assert "…: held by somebody-else:1" in line
+                assert "*:" not in line
+                assert ("s" * 20 if len(namespace) > 4 else "éééé") in line
+
+
+def test_in_a_container_the_hint_is_for_the_command_line(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the embedded default is refused, the command says which option to use, not which argument."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    for command, option in (("status", "--ledger sqlite:"), ("leases", "--store sqlite:")):
+        said = run(command, where=[])
+        assert said.exit_code == 1
+        assert "CLM051" in said.output
+        assert option in said.output
+        assert "ledger='" not in said.output
+        assert "Claimant(" not in said.output
+
+
+def test_help_is_not_cut() -> None:
+    """Each command is described in a whole sentence, on a terminal of eighty columns."""
+    said = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    for command in ("status", "leases", "init", "demo"):
+        (line,) = (line for line in said.splitlines() if line.split()[:1] == [command])
+        assert line.endswith(".")
+        assert not line.endswith("...")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -231,3 +232,100 @@ def test_an_empty_ledger_makes_an_empty_report() -> None:
     found = report([], [], NOW)
     assert found.lines() == []
     assert set(found.as_dict()["totals"].values()) == {0}
+
+
+def test_a_holder_is_not_claimed_to_hold_what_nobody_asked_about() -> None:
+    """Where the store did not answer, a skip's holder is told as of then, and nothing is said of a lease now."""
+    line = one_line(SKIPPING, None, NOW, asked=False)
+    assert "last held by web-2/9 10.0 s ago; last real success" in line
+    assert "no lease" not in line
+
+
+def test_the_last_renewal_is_told_only_where_it_is_known() -> None:
+    """A lease's value and what is left of it say when it was renewed; a foreign value, or one without an end, does not."""
+    assert "claimed or renewed 9.0 s ago" in one_line(SKIPPING, lease(remaining_ms=21_000), NOW)
+    foreign = LeaseRow("claimant::rebuild-index", "somebody's own text", 21_000)
+    for held in (foreign, lease(remaining_ms=None), lease(remaining_ms=31_000), None):
+        assert "renewed" not in one_line(SKIPPING, held, NOW)
+
+
+def test_a_start_without_any_end_is_not_unknown() -> None:
+    """No kind at all means that no end was told, which is another thing than an end in doubt."""
+    row = job(last_kind="", last_ended=None, last_success=None)
+    assert state_of(row, None, NOW) is State.UNFINISHED
+    assert "an unknown time" not in one_line(row, None, NOW)
+    assert "no end recorded" in one_line(row, None, NOW)
+
+
+def test_a_run_that_is_cut_off_still_has_its_lease() -> None:
+    """A run without an end whose lease is there is told with who has the lease, and with no word of a crash."""
+    row = job(
+        last_started=NOW - 90 * MINUTE,
+        unfinished=1,
+        unfinished_since=NOW - 90 * MINUTE,
+        unfinished_holder="web-3/2",
+    )
+    line = one_line(row, lease("web-4/1"), NOW)
+    assert (
+        "started 1 h 30 min ago by web-3/2, no end recorded; the lease is with web-4/1, lease 21.0 s left"
+        in line
+    )
+    assert "crash" not in line
+
+
+def test_without_the_store_the_stall_bound_is_what_can_be_said() -> None:
+    """Where nobody knows of a lease, an unfinished run is told with the bound within which work resumes, or that it has passed."""
+    fresh = job(last_started=NOW - MINUTE, unfinished=1, unfinished_since=NOW - MINUTE, unfinished_holder="w")
+    assert "resumes within 30.0 s of a crash, 1 h 1 min of a hang" in one_line(fresh, None, NOW, asked=False)
+    old = job(last_started=NOW - 90 * MINUTE, unfinished=1, unfinished_since=NOW - 90 * MINUTE)
+    assert "its stall bound of 1 h 1 min has passed" in one_line(old, None, NOW, asked=False)
+
+
+def test_the_worst_job_comes_first() -> None:
+    """Jobs that do not work stand above those that do; equals stay in the order of their names."""
+    rows = [
+        job(job="a"),
+        job(job="b", running_since=NOW, running_holder="w"),
+        job(job="c", last_kind="failed"),
+        job(job="d"),
+        replace(SKIPPING, job="e"),
+        job(job="f", key="1"),
+        job(job="f", key="2", last_kind="unknown"),
+    ]
+    lines = report(
+        rows, [], NOW, lease_of=lambda row: lease() if row.job == "b" else None, asked=True
+    ).lines()
+    assert [line[0] for line in lines] == ["e", "f", "c", "b", "a", "d"]
+
+
+def test_jobs_of_several_namespaces_stay_apart() -> None:
+    """Where all namespaces are shown each line says which one it is of, and jobs of one name are not summed up."""
+    rows = [job(namespace="shop", without_claim=1), job(namespace=""), job(namespace="staging", key="k=1")]
+    found = report(rows, [tally(namespace="shop")], NOW, namespaced=True)
+    assert [line.split(":")[0] for line in found.lines()] == [
+        "shop/rebuild-index",
+        "rebuild-index",
+        "staging/rebuild-index[k=1]",
+        "duplicates rejected",
+        "  shop/debit (money)",
+        "runs without a claim",
+        "  shop/rebuild-index",
+    ]
+    assert [each["namespace"] for each in found.as_dict()["jobs"]] == ["shop", "", "staging"]
+    assert report(rows[:1], [], NOW).lines()[0].startswith("rebuild-index: ")
+
+
+def test_runs_without_a_claim_are_told_by_job_and_why() -> None:
+    """Each job with such runs has its own count, and the reason of the last one where its end still says it."""
+    reason = "without a claim: connection refused\nIs the server running?"
+    rows = [
+        job(job="debit", key="a", without_claim=9, last_reason=reason, last_started=NOW),
+        job(job="debit", key="b", without_claim=3, last_started=NOW - 1),
+        job(job="index", without_claim=1),
+        job(job="scan"),
+    ]
+    assert report(rows, [], NOW).lines()[3:] == [
+        "runs without a claim: 13",
+        "  debit: 12, the last: connection refused",
+        "  index: 1",
+    ]

@@ -112,3 +112,24 @@ def test_an_option_that_nobody_knows_is_refused_when_the_ledger_is_opened(rest: 
     with pytest.raises(Refused, match="CLM082") as refused:
         place_of(f"postgresql://{rest}")
     assert "hunter" not in str(refused.value)
+
+
+def test_a_near_miss_is_named_and_libpq_keeps_its_own() -> None:
+    """`?deadlin=` asks whether the deadline was meant; what libpq knows is left to it, untouched."""
+    with pytest.raises(Refused, match=r"did you mean deadline\?"):
+        open_ledger("postgresql://h/d?deadlin=1s")
+    libpq = (
+        "sslmode=require&options=-c%20x%3D1&application_name=shop&connect_timeout=3&target_session_attrs=any"
+    )
+    place = place_of(f"postgresql://h/d?{libpq}")
+    assert isinstance(place, PostgresPlace)
+    assert place.url == f"postgresql://h/d?{libpq}"
+
+
+def test_no_parameter_of_libpq_is_refused() -> None:
+    """Every keyword that the installed libpq takes in a URL is on our list."""
+    from psycopg import pq
+
+    from claimant.ledger.address import _LIBPQ
+
+    assert {option.keyword.decode() for option in pq.Conninfo.get_defaults()} <= _LIBPQ

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from claimant._model.errors import LedgerAbsent, LedgerCorrupt, Refused
-from claimant._model.records import Began, Begin
+from claimant._model.records import Began, Begin, CloseSlot
 from claimant.ledger import init, open_ledger, schema_sql
 from claimant.testing.ledger_rows import ended, started
 from tests.ledger.conftest import Open
@@ -134,3 +134,60 @@ def test_a_read_only_database_is_absent(pg_url: str) -> None:
         with psycopg.connect(pg_url, autocommit=True) as connection:
             connection.execute("DROP OWNED BY reader")
             connection.execute("DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda url: url.rpartition("/")[0] + "/nosuch", 'database "nosuch" does not exist'),
+        (lambda url: url.replace("postgres@", "nobody@"), 'role "nobody" does not exist'),
+        (lambda url: f"{url}?sslmode=require", "SSL"),
+        (lambda url: f"{url}?sslmode=perhaps", "sslmode"),
+    ],
+    ids=["database", "user", "no ssl", "sslmode"],
+)
+def test_what_will_never_answer_is_no_outage(
+    pg_url: str, opened: Open, change: Callable[[str], str], says: str
+) -> None:
+    """A place that is wrong for ever is refused at the first start, with what to do; the end of a run is never masked by it."""
+    ledger = opened(change(pg_url))
+    asked: list[Callable[[], object]] = [
+        lambda: ledger.call(Begin(started())),
+        ledger.now,
+        ledger.jobs,
+        lambda: init(change(pg_url)),
+    ]
+    for ask in asked:
+        with pytest.raises(Refused, match="CLM083") as caught:
+            ask()
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+    for request in (ended(started()), CloseSlot("r")):
+        with pytest.raises(LedgerAbsent, match="CLM083"):
+            ledger.call(request)
+
+
+def test_a_place_that_answered_once_may_be_away(pg_dsn: str) -> None:
+    """Once it has answered, "does not exist" is an outage of a running fleet, and stops nobody's work."""
+    init(pg_dsn)
+    ledger = open_ledger(pg_dsn)
+    ledger.call(Begin(started()))
+    ledger.close()
+    server, _, name = pg_dsn.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" RENAME TO "{name}_gone"')
+        try:
+            with pytest.raises(LedgerAbsent, match="does not exist"):
+                ledger.call(Begin(started()))
+        finally:
+            connection.execute(f'ALTER DATABASE "{name}_gone" RENAME TO "{name}"')
+    assert isinstance(ledger.call(Begin(started())), Began)
+    ledger.close()
+
+
+def test_an_unknown_host_is_an_outage() -> None:
+    """Names come and go with the network: a host that is not found now is absent, not refused."""
+    ledger = open_ledger("postgresql://someone@nosuch.invalid/app?deadline=5s")
+    with pytest.raises(LedgerAbsent):
+        ledger.call(Begin(started()))
+    ledger.close()

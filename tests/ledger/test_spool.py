@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +24,14 @@ from claimant._model.records import (
     SlotClosed,
     SlotState,
 )
-from claimant.ledger import Spooled
+from claimant.ledger import Spooled, spool
 from claimant.ledger.book import Late
 from claimant.ledger.patience import Unsettled, absent
 from claimant.ledger.spool import PORTION
 from claimant.ledger.sqlite import SqliteLedger
 from claimant.testing.ledger_rows import SLOT, answer, ended, skipped, started
+from tests.ledger.conftest import Open
+from tests.support.proxy import Proxy
 
 
 class Fickle(SqliteLedger):
@@ -50,6 +55,9 @@ AWAY = absent("there", "gone")
 def inner(tmp_path: Path) -> Iterator[Fickle]:
     ledger = Fickle(tmp_path / "ledger.db", namespace="shop", deadline_ms=1_000)
     yield ledger
+    for spooled in list(spool._open):
+        if spooled._ledger is ledger:
+            spooled.forget_kept()  # the end of these tests has nothing to say of what they lost on purpose
     ledger.close()
 
 
@@ -263,3 +271,126 @@ def test_a_forked_child_keeps_nothing_of_its_parent(inner: Fickle) -> None:
     spooled.forget()
     assert spooled.kept == 0
     assert hasattr(os, "fork")
+
+
+def test_only_the_first_of_an_outage_is_news(inner: Fickle) -> None:
+    """The errors of one outage are told apart from its first, and an answer ends it."""
+    spooled = Spooled(inner)
+    for _ in range(2):
+        told: list[bool] = []
+        for _ in range(3):
+            inner.away = absent("there", "gone")
+            with pytest.raises(LedgerAbsent) as caught:
+                spooled.call(LedgerNow())
+            told.append(caught.value.again)
+        assert told == [False, True, True]
+        assert spooled.absent_since is not None
+        assert clock.now_ms() - spooled.absent_since < 10_000
+        inner.away = None
+        spooled.call(LedgerNow())
+        assert spooled.absent_since is None
+
+
+def test_the_last_try_asks_a_ledger_that_was_silent_a_moment_ago(inner: Fickle) -> None:
+    """At the end nobody waits for a pause to be over: what is kept is written, though a deadline was just spent."""
+    spooled = Spooled(inner)
+    inner.away = AWAY
+    refuses(spooled, skipped())
+    inner.away = None
+    inner._patience.spent("nothing within 1.0 s")
+    refuses(spooled, SlotState("rebuild-index", "", SLOT))
+    assert spooled.kept == 1
+    spooled.close()
+    assert spooled.kept == 0
+    assert inner.jobs()[0].skips_total == 1
+
+
+def test_what_is_lost_at_the_end_is_one_line(inner: Fickle, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that ends while the ledger is away logs how many records are lost, once; one that lost nothing is silent."""
+    spooled = Spooled(inner, room=3)
+    spooled.end()
+    assert caplog.records == []
+    inner.away = AWAY
+    for _ in range(4):
+        refuses(spooled, ended(started()))
+    for _ in range(2):
+        spooled.end()
+    [record] = caplog.records
+    assert record.name == "claimant"
+    assert "4 records of runs and skips are lost" in record.getMessage()
+    assert inner.address in record.getMessage()
+
+
+EXIT = """
+import sys
+from claimant.ledger import Spooled, open_ledger
+from claimant.ledger.patience import absent
+from claimant.testing.ledger_rows import skipped, ended, started
+ledger = open_ledger(sys.argv[1], namespace="shop")
+spooled = Spooled(ledger)
+if "reached" in sys.argv:
+    ledger.now()
+    call, ledger.call = ledger.call, None
+    def gone(request):
+        raise absent("there", "gone")
+    ledger.call = gone
+for request in (skipped(), ended(started())):
+    try:
+        spooled.call(request)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+if "reached" in sys.argv:
+    ledger.call = call
+if "wait" in sys.argv:
+    sys.stdin.readline()
+"""
+
+
+def test_a_process_that_ends_writes_what_it_kept(url: str, opened: Open) -> None:
+    """At the interpreter's exit what could not be recorded is recorded, without a word."""
+    ledger = opened(url)
+    ledger.now()
+    said = subprocess.run(
+        [sys.executable, "-W", "error", "-c", EXIT, url, "reached"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert (said.stdout, said.stderr) == ("LedgerAbsent\nLedgerAbsent\n", "")
+    [row] = ledger.jobs()
+    assert (row.runs, row.skips_total) == (1, 1)
+
+
+def test_a_ledger_that_comes_back_before_the_end_is_written_to(pg_url: str, postgres, opened: Open) -> None:
+    """Also where this process never reached it before: an interpreter that ends can start no thread, and needs none."""
+    with Proxy(postgres.port) as proxy:
+        proxy.refuse()
+        with subprocess.Popen(
+            [sys.executable, "-c", EXIT, proxy.url(pg_url), "wait"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            assert [child.stdout.readline() for _ in range(2)] == ["LedgerAbsent\n"] * 2
+            proxy.heal()
+            _, errors = child.communicate("go\n", timeout=30)
+        assert (child.returncode, errors) == (0, "")
+    [row] = opened(pg_url).jobs()
+    assert (row.runs, row.skips_total) == (1, 1)
+
+
+def test_a_ledger_that_stays_away_does_not_hold_up_the_end(opened: Open) -> None:
+    """A server that accepts and never answers costs the exit one deadline at most, and one line says what is lost."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"postgresql://127.0.0.1:{mute.getsockname()[1]}/none?deadline=300ms"
+        began = time.monotonic()
+        said = subprocess.run(
+            [sys.executable, "-c", EXIT, url], capture_output=True, text=True, timeout=30, check=True
+        )
+        assert time.monotonic() - began < 10
+    assert said.stdout == "LedgerAbsent\nLedgerAbsent\n"
+    [line] = said.stderr.splitlines()
+    assert "2 records of runs and skips are lost" in line

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from claimant._model.errors import ClaimantError, LedgerAbsent
+from claimant._model.errors import ClaimantError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,7 @@ def places(command: F) -> F:
     for option in (
         click.option(
             "--namespace",
+            metavar="TEXT",
             envvar="CLAIMANT_NAMESPACE",
             help="Only this namespace. [default: all]",
         ),
@@ -59,7 +60,7 @@ def main() -> None:
     """Leases make duplicate work rare; guards make duplicates harmless. See what your jobs do, and set things up."""
 
 
-@main.command()
+@main.command(short_help="What each job does: one line per job, the worst first.")
 @click.argument("name", required=False)
 @places
 @click.option(
@@ -74,22 +75,25 @@ def status(
     guard: str | None,
     as_json: bool,
 ) -> None:
-    """One line per job: running, skipping, failed or stopped; who holds it and why. NAME: that job, in full."""
-    from claimant.cli.reading import read_leases, read_status
+    """One line per job, the worst first: running, skipping, failed or stopped; who holds it and why.
 
-    try:
-        found = read_status(store, ledger, namespace, name, guard)
-    except LedgerAbsent:
-        # What the store knows is worth showing all the same: who holds what, now.
-        for row in read_leases(store, namespace):
-            click.echo(row.line())
-        raise
+    NAME: that job, in full. Where the ledger does not answer, the claims are shown and the exit code is 1.
+    """
+    from claimant.cli.reading import read_status
+
+    found = read_status(store, ledger, namespace, name, guard, _aside)
+    if found.away:
+        _aside(f"claimant: {found.away}")
     click.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
-    if name is not None and not found.jobs:
+    if found.failed:
         sys.exit(1)
 
 
-@main.command()
+def _aside(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@main.command(short_help="The claims that the store holds now.")
 @places
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def leases(store: str | None, ledger: str | None, namespace: str | None, as_json: bool) -> None:
@@ -97,14 +101,14 @@ def leases(store: str | None, ledger: str | None, namespace: str | None, as_json
     from claimant.cli.reading import read_leases
 
     del ledger
-    rows = read_leases(store, namespace)
+    rows, nothing = read_leases(store, namespace, _aside)
     if as_json:
         click.echo(json.dumps([row.as_dict() for row in rows]))
         return
-    click.echo("\n".join(row.line() for row in rows) or "no claims")
+    click.echo("\n".join(row.line() for row in rows) or nothing)
 
 
-@main.command()
+@main.command(short_help="Make the tables of a ledger and of a guard.")
 @places
 @click.option("--guard", metavar="URL", help="Make a guard's tables in this database.")
 @click.option("--sql", "show_sql", is_flag=True, help="Print the statements instead of running them.")
@@ -119,7 +123,7 @@ def init(
         click.echo(line)
 
 
-@main.command()
+@main.command(short_help="The main job in three acts, in half a minute.")
 @places
 def demo(store: str | None, ledger: str | None, namespace: str | None) -> None:
     """The main job in three acts, with real processes, in half a minute. Embedded unless --store and --ledger say otherwise."""
