@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 import claimant
+from claimant._flows.once_inside import WOULD_REJECT
 from claimant._model.dialect import Dialect
 from claimant._model.outcome import AnswerKind, Claim, Kind
 from claimant._model.stake import Stake
@@ -21,7 +22,7 @@ from tests.docs_support.pages import DOCS, ROOT, all_pages
 
 SOURCE = ROOT / "src" / "claimant"
 REFERENCE = DOCS / "reference"
-EVENT = re.compile(r"(run|lease|guard|store|ledger)\.(?!db$)[a-z_]+")
+EVENT = re.compile(r"(run|loop|lease|guard|store|ledger)\.(?!db$)[a-z_]+")
 RUN_KINDS = {"run.ran", "run.failed", "run.unknown", "run.stopped", "run.uncommitted", "run.absent"}
 """What `f"run.{kind}"` in `_flows/run.py` can become: every end of a body, and a start that does not go on."""
 GUARD_KINDS = {f"guard.{kind}" for kind in AnswerKind}
@@ -79,7 +80,7 @@ def emitted() -> tuple[set[str], list[str]]:
                 kinds.add(node.value)
             elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
                 head = str(node.values[0].value)
-                if re.fullmatch(r"(run|lease|guard|store|ledger)\.", head):
+                if re.fullmatch(r"(run|loop|lease|guard|store|ledger)\.", head):
                     composed.append(f"{file.relative_to(SOURCE).as_posix()} {head}")
     return kinds, composed
 
@@ -89,7 +90,7 @@ def test_every_event_is_explained_and_none_is_invented() -> None:
     kinds, composed = emitted()
     assert sorted(composed) == ["_flows/once.py guard.", "_flows/run.py run.", "_flows/run.py run."]
     told = {row[0].strip("`"): row for row in rows("events.md")}
-    assert set(told) == kinds | RUN_KINDS | GUARD_KINDS
+    assert set(told) == kinds | RUN_KINDS | GUARD_KINDS | {f"guard.{WOULD_REJECT}"}
     assert {row[1] for row in told.values()} <= {"debug", "info", "warning", "error"}
 
 
@@ -223,7 +224,7 @@ def test_the_capability_sheets_are_those_of_the_stores() -> None:
 def test_nothing_that_does_not_exist_is_described_as_existing() -> None:
     """Names of what is planned stand on the one page that says that they are not there yet, and nowhere else."""
     planned = re.compile(
-        r"`claimant (run|doctor|advise|forecast|drill|simulate|web|check|release)\b|provider\(|transition\(|cron="
+        r"`claimant (doctor|advise|forecast|drill|simulate|web|check|release)\b|provider\(|transition\("
     )
     for each in all_pages():
         assert not planned.search(each.text), each.name

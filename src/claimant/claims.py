@@ -26,9 +26,10 @@ from typing import (
 from claimant._model.durations import Duration
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
+from claimant._model.policy import Mode
 from claimant._model.stake import Stake
 from claimant.declaring import declare
-from claimant.guards import Once
+from claimant.guards import Attested, Once
 from claimant.jobs import AsyncJob, Job, colour_of
 from claimant.runs import AsyncRun, Run
 
@@ -49,6 +50,8 @@ class Options(TypedDict, total=False):
     """What every stake may declare. The overloads of `Claimant.job` add what a stake requires."""
 
     every: Duration | None
+    cron: str | None
+    tz: str | None
     key: Sequence[str]
     lifetime: Duration
     max_run: Duration | None
@@ -78,13 +81,25 @@ def _store_of(target: object) -> Store:
     return open_store(target)
 
 
+def _mode_of(mode: object) -> Mode:
+    try:
+        return Mode(mode)  # type: ignore[arg-type]
+    except ValueError:
+        raise Refused(
+            "CLM052",
+            f"mode={mode!r} must be 'enforce', 'observe' (nothing is stopped, what would be is counted) or 'off' (no leases; "
+            "guards as always)",
+        ) from None
+
+
 class Claimant:
     """Jobs of which one start at a time does the work, and guards that make a second attempt harmless.
 
     `store`: a URL (`sqlite:PATH`, `memory:`, `redis://…`, `valkey://…`) or a ready redis-py or valkey-py client;
     left out, the embedded store of this host. `ledger`: a URL (`sqlite:PATH`, `postgresql://…`); left out, the
     embedded ledger of this host. `namespace` keeps deployments that share a store or a ledger apart.
-    `observers` are called with every event, after the one that logs it.
+    `mode`: "observe" writes claims and guard rows, stops nothing, and counts what it would have stopped; "off" takes no
+    leases, and leaves guards and ledger as they are. `observers` are called with every event, after the one that logs it.
 
     ```python
     claims = Claimant("redis://localhost:6379/0", ledger="postgresql:///app", namespace="shop")
@@ -98,6 +113,7 @@ class Claimant:
         *,
         ledger: str | None = None,
         namespace: str = "",
+        mode: Literal["enforce", "observe", "off"] = "enforce",
         observers: Iterable[Observer] = (),
     ) -> None:
         # A store, a ledger and the machinery between them: by the program that makes a Claimant, and not by every
@@ -112,7 +128,8 @@ class Claimant:
         book = open_ledger(default_ledger() if ledger is None else ledger, namespace=self.namespace)
         self.ledger: LedgerPort = Spooled(book)
         self.jobs: dict[str, Job[..., Any] | AsyncJob[..., Any]] = {}
-        self._wiring = Wiring(self.store, self.ledger, self.namespace, (log_event, *observers))
+        self.mode = _mode_of(mode)
+        self._wiring = Wiring(self.store, self.ledger, self.namespace, self.mode, (log_event, *observers))
 
     def __repr__(self) -> str:
         return f"<Claimant {self.store.address} ledger={self.ledger.address} namespace={self.namespace!r}>"
@@ -140,8 +157,10 @@ class Claimant:
         name: str,
         *,
         stake: str = "",
-        guard: Once | None = None,
+        guard: Once | Attested | None = None,
         every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
         key: Sequence[str] = (),
         lifetime: Duration = "30s",
         max_run: Duration | None = None,
@@ -156,7 +175,8 @@ class Claimant:
         """Declare a job; apply the result to its body, whose first parameter is the run.
 
         `stake`: what one duplicate costs; it has no default. `guard`: where the second attempt is rejected.
-        `every`: a period; each of its slots is done once. `key`: the parameters that make another operation.
+        `every`: a period; each of its slots is done once. `cron`: five fields instead, in the zone `tz` (this host's zone if it
+        is left out: name it where hosts may differ). `key`: the parameters that make another operation.
         `lifetime`: how long the claim lives without renewal (renewed every third of it; it bounds the stall after a
         crash). `max_run`: where renewal ends. `stall_after`: where renewal ends without a beat. `held`: "skip",
         "wait:30s" or "standby". `absent`: "proceed", "skip" or "wait:5m" while the store is absent; derived from
@@ -177,6 +197,8 @@ class Claimant:
             stake=stake,
             guard=guard,
             every=every,
+            cron=cron,
+            tz=tz,
             key=key,
             lifetime=lifetime,
             max_run=max_run,
@@ -189,13 +211,8 @@ class Claimant:
             cost=cost,
             shortest_lifetime_ms=self.store.capabilities.shortest_ms,
         )
-        if every is not None and self.ledger.host_local and not self.store.capabilities.host_local:
-            raise Refused(
-                "CLM050",
-                f"{name}: every= on a store that other hosts share ({self.store.address}) needs a ledger that they share too: "
-                "with a ledger per host, each host would do each slot. Give Claimant ledger='postgresql://…'",
-                name=name,
-            )
+        if declared.schedule is not None:
+            self._wiring.refuse_host_local_slots(name, "every=" if cron is None else "cron=")
 
         def decorate(body: Callable[..., Any], /) -> Any:
             job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(self._wiring, declared, body)

@@ -15,8 +15,9 @@ from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.operation import Operation, fingerprint_of, identify, part_text
 from claimant._model.policy import Absent, Held, OnLoss
+from claimant._model.slots import Every, Schedule
 from claimant._model.stake import Stake, checked_stake
-from claimant.guards import Once
+from claimant.guards import Attested, Once
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -29,8 +30,8 @@ class Declared:
 
     name: str
     stake: Stake
-    guard: Once | None
-    every_ms: int | None
+    guard: Once | Attested | None
+    schedule: Schedule | None
     key: tuple[str, ...]
     lifetime_ms: int
     max_run_ms: int
@@ -51,6 +52,8 @@ def declare(
     stake: object,
     guard: object,
     every: object,
+    cron: object,
+    tz: object,
     key: object,
     lifetime: object,
     max_run: object,
@@ -67,17 +70,18 @@ def declare(
     checked_name(name)
     what = checked_stake(stake, name=name)
     guarded = _guard(name, what, guard)
-    every_ms = None if every is None else _every(name, every)
-    _delivery(name, what, delivery, remembered=every_ms is not None or guarded is not None)
+    schedule = _schedule(name, every, cron, tz)
+    every_ms = schedule.period_ms if isinstance(schedule, Every) else None
+    _delivery(name, what, delivery, remembered=schedule is not None or guarded is not None)
     life_ms = lifetime_ms(lifetime, name=name, shortest_ms=shortest_lifetime_ms)
     max_run_ms = _max_run(name, max_run, every_ms, life_ms)
-    how_held, held_wait = _held(name, held, every_ms)
+    how_held, held_wait = _held(name, held, schedule)
     how_absent, absent_wait = _absent(name, absent, guarded, delivery)
     return Declared(
         name=name,
         stake=what,
         guard=guarded,
-        every_ms=every_ms,
+        schedule=schedule,
         key=_key(name, key),
         lifetime_ms=life_ms,
         max_run_ms=max_run_ms,
@@ -87,14 +91,14 @@ def declare(
         absent=how_absent,
         absent_wait_ms=absent_wait,
         on_loss=_on_loss(name, on_loss, what),
-        attempts=_attempts(name, attempts, every_ms),
+        attempts=_attempts(name, attempts, keyed=schedule is None and bool(key)),
         at_most_once=delivery == "at-most-once",
         cost=None if cost is None else str(cost),
     )
 
 
-def _guard(name: str, stake: Stake, guard: object) -> Once | None:
-    if guard is not None and not isinstance(guard, Once):
+def _guard(name: str, stake: Stake, guard: object) -> Once | Attested | None:
+    if guard is not None and not isinstance(guard, Once | Attested):
         raise Refused(
             "CLM024",
             f"{name}: guard={guard!r} is not a guard. Write guard=once('postgresql:///app') with the database that the effect "
@@ -142,6 +146,20 @@ def _delivery(name: str, stake: Stake, delivery: object, *, remembered: bool) ->
         )
 
 
+def _schedule(name: str, every: object, cron: object, tz: object) -> Schedule | None:
+    if cron is not None:
+        if every is not None:
+            raise Refused(
+                "CLM019", f"{name}: every= and cron= are two schedules; give the one that is meant", name=name
+            )
+        from claimant.zones import cron_in_zone  # by the jobs that have one
+
+        return cron_in_zone(cron, tz, name)
+    if tz is not None:
+        raise Refused("CLM019", f"{name}: tz= is the zone of a cron=, which is missing", name=name)
+    return None if every is None else Every(_every(name, every))
+
+
 def _every(name: str, every: object) -> int:
     every_ms = duration_ms(every, "every", name=name)
     if every_ms < 1_000:
@@ -173,13 +191,13 @@ def _waiting(name: str, what: str, text: str) -> int:
     return duration_ms(text.removeprefix("wait:"), f'{what}="wait:…"', name=name)
 
 
-def _held(name: str, held: object, every_ms: int | None) -> tuple[Held, int]:
+def _held(name: str, held: object, schedule: Schedule | None) -> tuple[Held, int]:
     if isinstance(held, str) and held.startswith("wait:"):
         return Held.WAIT, _waiting(name, "held", held)
-    if held == "standby" and every_ms is None:
+    if held == "standby" and schedule is None:
         raise Refused(
             "CLM015",
-            f'{name}: held="standby" waits until the slot is done, and needs every=; use "wait:30s" instead',
+            f'{name}: held="standby" waits until the slot is done, and needs every= or cron=; use "wait:30s" instead',
             name=name,
         )
     if held in ("skip", "standby"):
@@ -189,7 +207,7 @@ def _held(name: str, held: object, every_ms: int | None) -> tuple[Held, int]:
     )
 
 
-def _absent(name: str, absent: object, guard: Once | None, delivery: object) -> tuple[Absent, int]:
+def _absent(name: str, absent: object, guard: Once | Attested | None, delivery: object) -> tuple[Absent, int]:
     if absent is None:
         return (Absent.SKIP if delivery == "at-most-once" and guard is None else Absent.PROCEED), 0
     if isinstance(absent, str) and absent.startswith("wait:"):
@@ -220,15 +238,15 @@ def _on_loss(name: str, on_loss: object, stake: Stake) -> OnLoss:
     raise Refused("CLM016", f'{name}: on_loss={on_loss!r} must be "go-on" or "stop"', name=name)
 
 
-def _attempts(name: str, attempts: object, every_ms: int | None) -> int:
+def _attempts(name: str, attempts: object, *, keyed: bool) -> int:
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise Refused(
             "CLM017", f"{name}: attempts={attempts!r} must be a whole number of at least 1", name=name
         )
-    if attempts > 1 and every_ms is None:
+    if attempts > 1 and keyed:
         raise Refused(
             "CLM017",
-            f"{name}: attempts= counts the failed runs of one slot, and needs every=; for keyed work, let the queue retry",
+            f"{name}: attempts= counts the failed runs of one slot, and needs every= or cron=; for keyed work, let the queue retry",
             name=name,
         )
     return attempts
@@ -275,10 +293,10 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
             name=name,
         )
     rest = parameters[1:]
-    if declared.every_ms is not None and "slot" in declared.key:
+    if declared.schedule is not None and "slot" in declared.key:
         raise Refused(
             "CLM030",
-            f"{name}: key names 'slot', and with every= the slot is a part of the identity by that name: give the parameter another name",
+            f"{name}: key names 'slot', and with every= or cron= the slot is a part of the identity by that name: give the parameter another name",
             name=name,
         )
     names = {parameter.name for parameter in rest}
@@ -299,12 +317,12 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
                 f"{name}: key names {part!r}, which collects several arguments; name a single one",
                 name=name,
             )
-    if rest and not declared.key and declared.every_ms is None:
+    if rest and not declared.key and declared.schedule is None:
         raise Refused(
             "CLM032",
             f"{name}: the body takes {', '.join(sorted(names))}, and nothing says which of them make it another operation: "
             f'two different calls would count as one and the second be dropped. Add key=["{rest[0].name}"] (the '
-            "parameters that name what must happen once), or every= for a periodic job",
+            "parameters that name what must happen once), or every= or cron= for a periodic job",
             name=name,
         )
     return signature.replace(parameters=rest)

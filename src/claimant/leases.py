@@ -10,7 +10,7 @@ from claimant._model.errors import LeaseLost
 from claimant._model.holding import State, Tenure
 from claimant._model.policy import Absent, OnLoss
 
-Cause = Literal["lost", "absent", "stalled", "over", "released"]
+Cause = Literal["lost", "absent", "stalled", "over", "released", "off"]
 _CAUSES: dict[State, Cause] = {
     State.LOST: "lost",
     State.ABSENT: "absent",
@@ -31,12 +31,14 @@ class Lease:
         on_loss: OnLoss,
         absent: Absent,
         give_back: Callable[[], None] | None,
+        off: bool = False,
     ) -> None:
         self.name = name
         self._tenure = tenure
         self._on_loss = on_loss
         self._absent = absent
         self._give_back = give_back
+        self._off = off
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r} {self.cause or 'kept'}, {self.remaining():.1f} s left>"
@@ -54,10 +56,11 @@ class Lease:
         """Why it may not be believed; None while it may.
 
         "lost": the store said so. "absent", "stalled", "over". "released": given back, or this is a forked child.
+        "off": leases are off, or are only observed.
         """
         tenure = self._tenure
         if tenure is None:
-            return "absent"
+            return "off" if self._off else "absent"
         if tenure.released:
             return "released"
         cause = _CAUSES.get(tenure.state)

@@ -9,7 +9,8 @@ from claimant._drive import clock
 from claimant._model.errors import Refused
 from claimant._model.operation import Operation, identify, part_text
 from claimant._model.outcome import Answer, AnswerKind, Claim
-from claimant.guards import Context, Once, Said, once_aio, once_blocking
+from claimant._model.policy import Mode
+from claimant.guards import Attested, Context, Once, Said, once_aio, once_blocking
 from claimant.leases import Lease
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class _Runs:
         *,
         operation: Operation | None,
         lease: Lease,
-        guard: Once | None,
+        guard: Once | Attested | None,
         emit: Callable[..., None],
         committed: Callable[[], None] | None,
     ) -> None:
@@ -80,7 +81,7 @@ class _Runs:
         return found
 
     def _declared(self) -> Once:
-        if self._guard is None:
+        if not isinstance(self._guard, Once):
             name = self._journal.plan.name
             raise Refused(
                 "CLM035", f"{name}: run.once() needs guard=once(db) in the job's declaration", name=name
@@ -91,7 +92,13 @@ class _Runs:
         tenure = self._journal.tenure
         if tenure is not None:
             return tenure.hole(clock.now_ms())
-        return "store absent" if self._journal.claim in (Claim.ABSENT, Claim.UNKNOWN) else ""
+        match self._journal.claim:
+            case Claim.ABSENT | Claim.UNKNOWN:
+                return "store absent"
+            case Claim.OFF:
+                return "leases off"
+            case _:
+                return ""
 
     def _context(self) -> Context:
         journal = self._journal
@@ -102,17 +109,20 @@ class _Runs:
             hole=self._hole(),
             emit=self._emit,
             committed=self._committed,
+            observe=journal.plan.mode is Mode.OBSERVE,
         )
 
     def _noted(self, found: Operation, said: Said[T], hole: str, checked: str) -> Answer[T]:
-        from claimant._model.records import AnswerRow  # by the first guarded run
+        from claimant._flows.once_inside import WOULD_REJECT  # by the first guarded run
+        from claimant._model.records import AnswerRow
 
         answer = said.answer
         if answer.kind in (AnswerKind.APPLIED, AnswerKind.DUPLICATE):
             self._used.add(found.key)
         self._journal.answers.append(answer)
         self._journal.last[found.key] = answer
-        self._journal.rows.append(AnswerRow(answer.operation, answer.kind.value, hole, said.joined, checked))
+        kind = WOULD_REJECT if answer.would_reject else answer.kind.value
+        self._journal.rows.append(AnswerRow(answer.operation, kind, hole, said.joined, checked))
         if said.still_open is not None:
             self._journal.still_open.append(said.still_open)
         return answer

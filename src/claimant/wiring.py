@@ -14,9 +14,10 @@ from claimant._drive.fork import on_fork
 from claimant._drive.ports import AsyncStorePort, LedgerPort, Observer, Store, StorePort
 from claimant._drive.process import Process
 from claimant._drive.worker import Worker
-from claimant._model.errors import LedgerAbsent
+from claimant._model.errors import LedgerAbsent, Refused
 from claimant._model.events import Event
 from claimant._model.ops import Flow, Request
+from claimant._model.policy import Mode
 from claimant._model.records import CloseSlot
 from claimant._model.value import clean_label
 
@@ -27,15 +28,20 @@ T = TypeVar("T")
 Table = dict[type[Request], Callable[[Any], Any]]
 
 
+def _unchanged(table: Table) -> Table:
+    return table
+
+
 class Wiring:
     """One process's side of one `Claimant`. Thread-safe."""
 
     def __init__(
-        self, store: Store, ledger: LedgerPort, namespace: str, observers: Iterable[Observer]
+        self, store: Store, ledger: LedgerPort, namespace: str, mode: Mode, observers: Iterable[Observer]
     ) -> None:
         self.store = store
         self.ledger = ledger
         self.namespace = namespace
+        self.mode = mode
         self._process = Process(observers, self._hand)
         self._worker = Worker("claimant-ledger")
         self._keeper: Keeper | None = None
@@ -61,14 +67,24 @@ class Wiring:
 
         return clean_label(f"{socket.gethostname()}:{os.getpid()}")
 
+    def refuse_host_local_slots(self, name: str, what: str) -> None:
+        """Raises `Refused` (CLM050) where slots of a store that hosts share would be remembered by one host alone."""
+        if self.ledger.host_local and not self.store.capabilities.host_local:
+            raise Refused(
+                "CLM050",
+                f"{name}: {what} on a store that other hosts share ({self.store.address}) needs a ledger that they share too: "
+                "with a ledger per host, each host would do each slot. Give Claimant ledger='postgresql://…'",
+                name=name,
+            )
+
     def emit(self, event: Event) -> None:
         """Tell the observers."""
         self._process.emit(event)
 
     # -- carrying flows out ---------------------------------------------------------------------------------------
 
-    def run(self, flow: Flow[T]) -> T:
-        """Carry `flow` out on this thread."""
+    def run(self, flow: Flow[T], changed: Callable[[Table], Table] = _unchanged) -> T:
+        """Carry `flow` out on this thread; `changed` may answer some requests otherwise."""
         from claimant._drive import blocking
 
         table = self._table
@@ -77,10 +93,10 @@ class Wiring:
                 if self._port is None:
                     self._port = self.store.blocking()
                 self._table = table = blocking.handlers(self._process, self._port, self.ledger)
-        return blocking.run(flow, table)
+        return blocking.run(flow, changed(table))
 
-    async def arun(self, flow: Flow[T]) -> T:
-        """Carry `flow` out on the running event loop."""
+    async def arun(self, flow: Flow[T], changed: Callable[[Table], Table] = _unchanged) -> T:
+        """Carry `flow` out on the running event loop; `changed` may answer some requests otherwise."""
         # asyncio costs more to import than the rest of claimant: only an asyncio program pays for it.
         from claimant._drive import aio
 
@@ -92,7 +108,7 @@ class Wiring:
                 self._aio_table = table = aio.handlers(
                     self._process, self._aio_port, self.ledger, self._worker
                 )
-        return await aio.run(flow, table)
+        return await aio.run(flow, changed(table))
 
     def _hand(self, duty: Any) -> None:
         keeper = self._keeper

@@ -36,7 +36,7 @@ def test_ten_thousand_boundaries_lose_none_and_double_none() -> None:
     for number in range(10_000):
         boundary = FIRST_MS + number * EVERY_MS
         for ledger_ms, own_ms in arrivals(boundary, skews, rng):
-            slot = slots.text(slots.latest(EVERY_MS, ledger_ms))
+            slot = slots.text(slots.Every(EVERY_MS).latest(ledger_ms))
             if slot not in runs:
                 runs[slot] = 0
                 runs[slot] += 1
@@ -65,7 +65,7 @@ def test_the_ledger_itself_says_done_to_the_others(tmp_path: Path) -> None:
             now[0] = ledger_ms
             at = ledger.call(LedgerNow())
             assert isinstance(at, int)
-            run = started(slot=slots.text(slots.latest(EVERY_MS, at)))
+            run = started(slot=slots.text(slots.Every(EVERY_MS).latest(at)))
             if isinstance(ledger.call(Begin(run)), Began):
                 began.append(run.slot or "")
                 ledger.call(ended(run))

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from claimant._flows.once_inside import Progress, Stage, inside, take_write_lock, with_tables
+from claimant._flows.once_inside import (
+    WOULD_REJECT,
+    Progress,
+    Stage,
+    inside,
+    rejection,
+    take_write_lock,
+    with_tables,
+)
 from claimant._model.durations import in_words
 from claimant._model.errors import Refused
 from claimant._model.events import Event, Level
@@ -43,14 +51,15 @@ COUNTED = frozenset({AnswerKind.DUPLICATE, AnswerKind.MISMATCH, AnswerKind.IN_FL
 def once(plan: Attempt) -> Flow[Answer[Any]]:
     """Attempt the operation once and say what came of it. The effect's own exceptions are raised after the rollback."""
     answer: Answer[Any] = yield from (_joined(plan) if plan.joined else _owned(plan))
-    level: Level = "debug" if answer.kind is AnswerKind.APPLIED else "warning"
-    text = f"{answer.operation}: {answer.kind.value}" + (f": {answer.reason}" if answer.reason else "")
+    kind = WOULD_REJECT if answer.would_reject else answer.kind.value
+    level: Level = "debug" if kind == AnswerKind.APPLIED else "warning"
+    text = f"{answer.operation}: {kind}" + (f": {answer.reason}" if answer.reason else "")
     fields: dict[str, str | int | float | bool | None] = {
         "operation": answer.operation,
         "run_id": plan.run_id,
     }
     fields |= {"joined": plan.joined, "stake": plan.stake, "hole": plan.hole}
-    yield Emit(Event(f"guard.{answer.kind.value}", plan.job, text, level, fields))
+    yield Emit(Event(f"guard.{kind}", plan.job, text, level, fields))
     return answer
 
 
@@ -88,7 +97,7 @@ def _transaction(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
         # Whatever happens from here on, the answer is known: nothing but its count is at stake.
         progress.stage, progress.answer = Stage.COUNT, answer
         if answer.kind in COUNTED:
-            yield from with_tables(plan, _rejection(plan, answer.kind))
+            yield from with_tables(plan, rejection(plan, answer.kind.value))
     yield from _commit(plan)
     yield Close()
     return answer
@@ -230,11 +239,6 @@ def _own_constraint(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
     return Answer(AnswerKind.DUPLICATE, label, replayed=True, reason="rejected by the declared constraint")
 
 
-def _rejection(plan: Attempt, kind: AnswerKind) -> Execute:
-    row = (plan.operation.key, plan.run_id, kind.value, plan.job, plan.operation.label, plan.stake, plan.hole)
-    return Execute(Statement.REJECT, row)
-
-
 def _count_apart(plan: Attempt, kind: AnswerKind) -> Flow[None]:
     """Count a rejection in a transaction of its own, after the one that met it was rolled back."""
     tries = 0
@@ -262,7 +266,7 @@ def _counted(plan: Attempt, kind: AnswerKind) -> Flow[Diagnosis | None]:
         if plan.traits.one_writer:
             # In flight: the lock has been waited for already.
             yield from take_write_lock(0 if kind is AnswerKind.IN_FLIGHT else plan.wait_ms)
-        yield from with_tables(plan, _rejection(plan, kind))
+        yield from with_tables(plan, rejection(plan, kind.value))
         yield from _commit(plan)
         yield Close()
     except GeneratorExit:

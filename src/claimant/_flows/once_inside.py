@@ -32,6 +32,8 @@ from claimant._model.outcome import Answer, AnswerKind
 LOOKS = 3
 """How often a guard row may vanish between the insert and the look before we stop trying."""
 LONGEST_PAUSE_MS = 50
+WOULD_REJECT = "would_reject"
+"""What an attempt is counted as that was let through only because nothing is stopped."""
 
 
 class Stage(Enum):
@@ -82,10 +84,12 @@ def inside(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
         progress.savepoint = True
     yield from plan.verify()
     claimed = yield from _claimed(plan)
-    if isinstance(claimed, Existing):
-        answer = _judged(plan, progress, claimed)
-    else:
+    if not isinstance(claimed, Existing):
         answer = yield from _first(plan, progress, claimed)
+    elif plan.observe and claimed.attempt != plan.run_id:
+        answer = yield from _let_through(plan, progress, claimed)
+    else:
+        answer = _judged(plan, progress, claimed)
     if guarded_by_savepoint:
         try:
             yield ReleaseSavepoint()
@@ -154,6 +158,40 @@ def _judged(plan: Attempt, progress: Progress, row: Existing) -> Answer[Any]:
     return Answer(AnswerKind.DUPLICATE, label, _decoded(row), replayed=not row.note, reason=row.note)
 
 
+def _let_through(plan: Attempt, progress: Progress, row: Existing) -> Flow[Answer[Any]]:
+    """Do the effect though the guard row is there, because nothing is stopped yet, and count what would have been."""
+    label = plan.operation.label
+    if progress.doubt:
+        # Its own COMMIT was never acknowledged, and nothing but the first attempt leaves a row to be recognised by.
+        return Answer(
+            AnswerKind.UNKNOWN,
+            label,
+            reason=f"this repeated effect was let through, and its COMMIT was never acknowledged ({progress.doubt})",
+        )
+    would = _judged(plan, progress, row).kind.value
+    if not plan.joined:
+        yield from with_tables(plan, rejection(plan, WOULD_REJECT))
+    progress.stage = Stage.EFFECT
+    mark = (yield Execute(Statement.BEGUN)).rows[0][0] if plan.traits.transaction_ids else ""
+    result = yield from _done_here(plan, progress, mark)
+    return Answer(
+        AnswerKind.APPLIED,
+        label,
+        result,
+        reason=f"done again, because mode='observe' stops nothing: it would have been rejected as {would}",
+        would_reject=True,
+    )
+
+
+def rejection(plan: Attempt, cause: str) -> Execute:
+    """The row that counts one rejected attempt, once."""
+    operation = plan.operation
+    return Execute(
+        Statement.REJECT,
+        (operation.key, plan.run_id, cause, plan.job, operation.label, plan.stake, plan.hole),
+    )
+
+
 def _decoded(row: Existing) -> Any:
     return None if row.result is None else json.loads(row.result)
 
@@ -163,17 +201,23 @@ def _first(plan: Attempt, progress: Progress, mark: str) -> Flow[Answer[Any]]:
     if plan.violated is None:
         # The row could be inserted, so the COMMIT that was in doubt did not happen.
         progress.doubt = ""
+    result = yield from _done_here(plan, progress, mark)
+    progress.result, progress.kept = result, kept(result)
+    if plan.violated is None and (progress.kept.text is not None or progress.kept.note):
+        keep = (progress.kept.text, progress.kept.note, plan.operation.key, plan.run_id)
+        yield Execute(Statement.KEEP, keep)
+    return Answer(AnswerKind.APPLIED, plan.operation.label, result, reason=progress.kept.note)
+
+
+def _done_here(plan: Attempt, progress: Progress, mark: str) -> Flow[Any]:
+    """The effect's result; refused where it has ended the transaction itself."""
     result = yield Effect()
     progress.stage = Stage.CHECK
     if plan.traits.transaction_ids:
         [(still,)] = (yield Execute(Statement.STILL)).rows
         if still != mark:
             yield from _ended(plan)
-    progress.result, progress.kept = result, kept(result)
-    if plan.violated is None and (progress.kept.text is not None or progress.kept.note):
-        keep = (progress.kept.text, progress.kept.note, plan.operation.key, plan.run_id)
-        yield Execute(Statement.KEEP, keep)
-    return Answer(AnswerKind.APPLIED, plan.operation.label, result, reason=progress.kept.note)
+    return result
 
 
 def _ended(plan: Attempt) -> Flow[NoReturn]:

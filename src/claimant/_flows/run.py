@@ -8,9 +8,10 @@ exception or result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from claimant._flows.acquire import Got, HeldBy, Missing, Unsure
+from claimant._flows.acquire import Got, HeldBy, Missing, Unsure, acquire
 from claimant._flows.release import release
 from claimant._flows.wait import acquire_within
 from claimant._model import slots
@@ -21,7 +22,7 @@ from claimant._model.holding import Tenure, cleanup_of
 from claimant._model.journal import Journal
 from claimant._model.ops import Call, Emit, Flow, Hand, HostEpoch, NewToken, Now
 from claimant._model.outcome import RETRY_IN_MS, AnswerKind, Claim, Kind, Outcome
-from claimant._model.policy import Absent, Held, Plan
+from claimant._model.policy import Absent, Held, Mode, Plan
 from claimant._model.records import (
     Began,
     Begin,
@@ -42,6 +43,8 @@ class _Away:
 
 
 AWAY = _Away()
+WOULD_HOLD, WOULD_BE_DONE = "held", "done"
+"""What a start that is let through in observe mode would have been answered."""
 
 
 def run(
@@ -52,29 +55,37 @@ def run(
     decode: Callable[[str | None], Any],
 ) -> Flow[Outcome[Any]]:
     """Start the job once. `body(journal)` is the user's code; `encode`/`decode` keep its result as JSON text or not at all."""
-    slot: str | None = None
-    if plan.every_ms is not None:
+    slot = plan.slot
+    if slot is None and plan.schedule is not None:
         now_epoch = yield from _ledger(plan, LedgerNow())
         if now_epoch is AWAY:
             if plan.at_most_once:
                 return (yield from _not_without_ledger(plan, slot))
             now_epoch = yield HostEpoch()
-        slot = slots.text(slots.latest(plan.every_ms, now_epoch))
+        slot = slots.text(plan.schedule.latest(now_epoch))
 
     def closed() -> Flow[SlotClosed | None]:
-        if slot is None:
+        if slot is None or plan.force:
             return None
         state = yield from _ledger(plan, SlotState(plan.name, plan.key, slot, plan.attempts))
         return state if isinstance(state, SlotClosed) else None
 
     claimed: Any = None
     tenure: Tenure | None = None
+    would = ""
+    proceeds = plan.absent is Absent.PROCEED or plan.mode is Mode.OBSERVE
     try:
-        claimed = yield from _claim(plan, closed)
+        if plan.mode is not Mode.OFF:
+            claimed = yield from _claim(plan, closed)
         claim, unclaimed = Claim.ABSENT, ""
         match claimed:
+            case None:
+                claim = Claim.OFF
             case SlotClosed():
                 return _done(plan, slot, claimed, decode)
+            case HeldBy(holder, remaining) if plan.mode is Mode.OBSERVE:
+                claim, would = Claim.OFF, WOULD_HOLD
+                yield from _let_through(plan, slot, would, _held(holder, remaining))
             case HeldBy(holder, remaining):
                 # A starter that only looks whether the slot is done holds the claim for a moment: that is no contention.
                 done = yield from closed()
@@ -84,16 +95,16 @@ def run(
             case Got(tenure):
                 claim = Claim.KEPT
             case Unsure(tenure, reason):
-                if plan.absent is not Absent.PROCEED:
+                if not proceeds:
                     yield Hand(cleanup_of(tenure))
                     return (yield from _store_absent(plan, slot, Kind.UNKNOWN, reason))
                 claim, unclaimed = Claim.UNKNOWN, reason
                 yield Hand(tenure)
             case Missing(reason):
-                if plan.absent is not Absent.PROCEED:
+                if not proceeds:
                     return (yield from _store_absent(plan, slot, Kind.ABSENT, reason))
                 unclaimed = reason
-        outcome = yield from _claimed(plan, slot, tenure, claim, unclaimed, body, encode, decode)
+        outcome = yield from _claimed(plan, slot, tenure, claim, unclaimed, would, body, encode, decode)
     except GeneratorExit:
         # The caller is gone (its event loop was closed, say): nobody will release this, so the keeper must let it lapse.
         if isinstance(claimed, Got | Unsure):
@@ -110,8 +121,11 @@ def run(
 
 
 def _claim(plan: Plan, closed: Callable[[], Flow[SlotClosed | None]]) -> Flow[Any]:
+    if plan.mode is Mode.OBSERVE:
+        # Nothing is stopped, so nothing is waited for either.
+        return (yield from acquire(plan.wanted()))
     wait_ms = {Held.SKIP: 0, Held.WAIT: plan.held_wait_ms, Held.STANDBY: None}[plan.held]
-    done = None if plan.every_ms is None else closed
+    done = closed if plan.slotted else None
     return (
         yield from acquire_within(plan.wanted(), wait_ms, absent_wait_ms=plan.absent_wait_ms, until_done=done)
     )
@@ -123,6 +137,7 @@ def _claimed(
     tenure: Tenure | None,
     claim: Claim,
     unclaimed: str,
+    would: str,
     body: Callable[[Journal], Any],
     encode: Callable[[Any], str | None],
     decode: Callable[[str | None], Any],
@@ -140,8 +155,18 @@ def _claimed(
         stall_bound_ms=plan.stall_bound_ms,
         max_run_ms=plan.max_run_ms,
         guarded=plan.guarded,
+        guard=plan.guard,
+        mode=plan.mode.value,
+        forced=plan.force,
+        schedule="" if plan.schedule is None else plan.schedule.describe(),
+        would=would,
     )
-    begun = yield from _ledger(plan, Begin(start, plan.attempts, close_at_start=plan.at_most_once))
+    begin = Begin(start, plan.attempts, close_at_start=plan.at_most_once, force=plan.force)
+    begun = yield from _ledger(plan, begin)
+    if isinstance(begun, SlotClosed) and plan.mode is Mode.OBSERVE:
+        yield from _let_through(plan, slot, WOULD_BE_DONE, _closed(slot, begun))
+        start = replace(start, would=would or WOULD_BE_DONE)
+        begun = yield from _ledger(plan, replace(begin, run=start, force=True))
     match begun:
         case SlotClosed():
             return _done(plan, slot, begun, decode)
@@ -158,7 +183,7 @@ def _claimed(
             )
         case _ if begun is AWAY and plan.at_most_once:
             return (yield from _not_without_ledger(plan, slot))
-    if claim is not Claim.KEPT:
+    if claim not in (Claim.KEPT, Claim.OFF):
         yield Emit(
             Event(
                 "run.unclaimed",
@@ -193,7 +218,7 @@ def _ended(
     encode: Callable[[Any], str | None],
 ) -> Flow[Outcome[Any]]:
     kind, reason = _verdict(journal)
-    if plan.guarded and not journal.answers:
+    if _unused(journal):
         yield Emit(
             Event(
                 "guard.unused",
@@ -222,6 +247,11 @@ def _ended(
     )
 
 
+def _unused(journal: Journal) -> bool:
+    """Whether the run has a guard to use and did not use it. An attested one is used out of our sight."""
+    return journal.plan.guarded and not journal.plan.attested and not journal.answers
+
+
 def _verdict(journal: Journal) -> tuple[Kind, str]:
     """What the guards' last word makes of a body that returned."""
     last = journal.last.values()
@@ -236,7 +266,7 @@ def _verdict(journal: Journal) -> tuple[Kind, str]:
     duplicates = sum(answer.kind is AnswerKind.DUPLICATE for answer in journal.answers)
     notes = (
         f"duplicate attempts rejected by the guard: {duplicates}" if duplicates else "",
-        "the declared guard was not used" if journal.plan.guarded and not journal.answers else "",
+        "the declared guard was not used" if _unused(journal) else "",
         f"without a claim: {journal.unclaimed}" if journal.unclaimed else "",
     )
     return Kind.RAN, "; ".join(note for note in notes if note)
@@ -354,6 +384,23 @@ def _ledger(plan: Plan, request: LedgerRequest) -> Flow[Any]:
         return AWAY
 
 
+def _closed(slot: str | None, closed: SlotClosed) -> str:
+    return closed.reason or f"slot {slot} was done before"
+
+
+def _let_through(plan: Plan, slot: str | None, would: str, why: str) -> Flow[None]:
+    """Say what would have happened instead of this run, were anything enforced."""
+    yield Emit(
+        Event(
+            "run.would_skip",
+            plan.name,
+            f"runs, because mode='observe' stops nothing; it would have been skipped as {would}: {why}",
+            "warning",
+            {"slot": slot, "would": would},
+        )
+    )
+
+
 def _done(
     plan: Plan, slot: str | None, closed: SlotClosed, decode: Callable[[str | None], Any]
 ) -> Outcome[Any]:
@@ -361,7 +408,7 @@ def _done(
         Kind.DONE,
         Claim.NONE,
         plan.name,
-        closed.reason or f"slot {slot} was done before",
+        _closed(slot, closed),
         decode(closed.result) if closed.completed else None,
         slot,
         closed.run_id,
@@ -369,9 +416,13 @@ def _done(
     )
 
 
-def _skipped(plan: Plan, slot: str | None, holder: str, remaining_ms: int | None) -> Flow[Outcome[Any]]:
+def _held(holder: str, remaining_ms: int | None) -> str:
     left = "no end (immortal)" if remaining_ms is None else f"{in_words(remaining_ms)} left"
-    reason = f"held by {holder}, {left}"
+    return f"held by {holder}, {left}"
+
+
+def _skipped(plan: Plan, slot: str | None, holder: str, remaining_ms: int | None) -> Flow[Outcome[Any]]:
+    reason = _held(holder, remaining_ms)
     streak = yield from _ledger(
         plan, Skip(plan.name, plan.key, slot, Kind.HELD.value, holder, remaining_ms, reason, plan.label)
     )

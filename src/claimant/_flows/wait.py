@@ -30,6 +30,8 @@ def acquire_within(
     """
     started: int = yield Now()
     pause_ms = FIRST_PAUSE_MS
+    # A wait without a limit, for a slot to be done, is not in a hurry: it must only not outlast what the holder has left.
+    longest_ms = LONGEST_PAUSE_MS if wait_ms is not None else max(LONGEST_PAUSE_MS, wanted.lifetime_ms // 3)
     doubts: dict[str, Unsure] = {}
     while True:
         claimed = yield from acquire(wanted)
@@ -56,4 +58,4 @@ def acquire_within(
         nap: int = yield Jitter(most_ms)
         wake_ms = now + max(nap, 1)
         yield SleepUntil(wake_ms if limit_ms is None else min(wake_ms, started + limit_ms))
-        pause_ms = min(pause_ms * 2, LONGEST_PAUSE_MS)
+        pause_ms = min(pause_ms * 2, longest_ms)

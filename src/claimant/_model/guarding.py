@@ -206,6 +206,7 @@ class Attempt:
     `joined`: inside the caller's transaction. `reopens`: a lost connection can be replaced. `wait_ms`: how long a
     duplicate waits for the first; `longest_ms`: how long our transaction may be idle. `verify` looks at the live
     database and raises `Refused`. `violated`: is this the caller's own constraint? None: the guard row is the guard.
+    `observe`: what the guard row would reject is done all the same, and counted.
     """
 
     operation: Operation
@@ -220,3 +221,4 @@ class Attempt:
     longest_ms: int
     verify: Callable[[], Flow[None]]
     violated: Callable[[Diagnosis], bool] | None = None
+    observe: bool = False

@@ -49,6 +49,7 @@ class Claim(StrEnum):
     OVER = "over"
     """The run passed `max_run`: renewal stopped."""
     OFF = "off"
+    """Leases are off (`mode="off"`), or somebody else held the claim and `mode="observe"` stops nothing."""
     NONE = "none"
     """The work did not start, so there was nothing to claim for."""
 
@@ -70,13 +71,17 @@ RETRY_IN_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """A guard's answer. `replayed`: the value is the first attempt's, kept with the guard row."""
+    """A guard's answer. `replayed`: the value is the first attempt's, kept with the guard row.
+
+    `would_reject`: the effect was done again, because `mode="observe"` stops nothing; the guard would have rejected it.
+    """
 
     kind: AnswerKind
     operation: str
     result: T | None = None
     replayed: bool = False
     reason: str = ""
+    would_reject: bool = False
 
     @property
     def value(self) -> T | None:
@@ -104,6 +109,7 @@ class Answer(Generic[T]):
             "operation": self.operation,
             "replayed": self.replayed,
             "reason": self.reason,
+            "would_reject": self.would_reject,
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from claimant._model.slots import Schedule
 from claimant._model.stake import Stake
 
 
@@ -44,9 +45,23 @@ class OnLoss(StrEnum):
     STOP = "stop"
 
 
+class Mode(StrEnum):
+    """How much of what is declared is enforced."""
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"
+    """Claims and guard rows are written, nothing is stopped, and what would have been is counted."""
+    OFF = "off"
+    """No leases. Guards and the ledger work as always."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a declaration fixed, and what this call adds to it (`lease_key`, `key`). Times are ms."""
+    """What a declaration fixed, and what this call adds to it (`lease_key`, `key`, `slot`, `force`). Times are ms.
+
+    `slot`: the slot that a trigger named; None: the schedule's, if there is one. `force`: run it though it is closed.
+    `guard`: where a second attempt is rejected, for people.
+    """
 
     name: str
     lease_key: str
@@ -62,10 +77,21 @@ class Plan:
     held_wait_ms: int = 0
     absent: Absent = Absent.PROCEED
     absent_wait_ms: int = 0
-    every_ms: int | None = None
+    schedule: Schedule | None = None
     stall_after_ms: int | None = None
     attempts: int = 1
     at_most_once: bool = False
+    slot: str | None = None
+    force: bool = False
+    mode: Mode = Mode.ENFORCE
+    guard: str = ""
+    attested: bool = False
+    """Whether the caller attests the guard: the work uses it out of our sight."""
+
+    @property
+    def slotted(self) -> bool:
+        """Whether this start is for a slot."""
+        return self.schedule is not None or self.slot is not None
 
     @property
     def stall_bound_ms(self) -> int:

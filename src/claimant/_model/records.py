@@ -41,6 +41,16 @@ class RunStart:
     """After a hang: the longest time until a successor may start. After a crash it is `lifetime_ms`."""
     max_run_ms: int
     guarded: bool
+    guard: str = ""
+    """How it is guarded, for people: "once in postgresql://h/app", "attested: TEXT", or ""."""
+    mode: str = "enforce"
+    """"enforce", "observe" or "off"."""
+    forced: bool = False
+    """Whether an operator ran a slot that may have been closed."""
+    schedule: str = ""
+    """In words, with the zone of a cron expression; "" without one."""
+    would: str = ""
+    """What would have been answered instead of this run, had mode="observe" not let it through: "held", "done" or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +58,14 @@ class Begin(LedgerRequest):
     """In one transaction: look whether the slot is closed, and if it is not, write that the run started.
 
     `attempts`: how many failed runs of one slot are allowed (1: the first failure closes it). `close_at_start`:
-    mark the slot done now (at-most-once delivery). Reply: Began | SlotClosed.
+    mark the slot done now (at-most-once delivery). `force`: start though the slot is closed, as one more attempt.
+    Reply: Began | SlotClosed.
     """
 
     run: RunStart
     attempts: int = 1
     close_at_start: bool = False
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,84 @@ Two hosts whose clocks differ compute the same slot, because neither uses its ow
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from claimant._model.durations import in_words
+from claimant._model.errors import Refused
+
+LONGEST_EARLY_MS = 30_000
+LONGEST_SLOT = 200
+"""Characters of a slot that a trigger names."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def early_ms(every_ms: int) -> int:
-    """How long before its instant a slot may start: a tenth of the period, at most 30 s."""
-    return min(every_ms // 10, 30_000)
+class Schedule(Protocol):
+    """When a job's slots are. Instants are epoch ms."""
+
+    def latest(self, now_epoch_ms: int) -> int:
+        """The latest slot not after `now_epoch_ms` and a little: see `early_ms`."""
+        ...
+
+    def following(self, slot_epoch_ms: int) -> int:
+        """The slot after `slot_epoch_ms`."""
+        ...
+
+    def describe(self) -> str:
+        """In words, for people."""
+        ...
 
 
-def latest(every_ms: int, now_epoch_ms: int) -> int:
-    """The latest slot not after `now` + early, in epoch milliseconds: multiples of the period since 1970 UTC."""
-    return (now_epoch_ms + early_ms(every_ms)) // every_ms * every_ms
+def early_ms(gap_ms: int) -> int:
+    """How long before its instant a slot may start: a tenth of the gap to the one before, at most 30 s."""
+    return min(gap_ms // 10, LONGEST_EARLY_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Slots at the multiples of a period since 1970 UTC."""
+
+    period_ms: int
+
+    def latest(self, now_epoch_ms: int) -> int:
+        """See `Schedule.latest`."""
+        return (now_epoch_ms + early_ms(self.period_ms)) // self.period_ms * self.period_ms
+
+    def following(self, slot_epoch_ms: int) -> int:
+        """See `Schedule.following`."""
+        return slot_epoch_ms + self.period_ms
+
+    def describe(self) -> str:
+        """See `Schedule.describe`."""
+        return f"every {in_words(self.period_ms)}"
 
 
 def text(slot_epoch_ms: int) -> str:
     """The slot's identity: its UTC instant, e.g. "2026-11-30T21:00:00Z", with milliseconds only if it has any."""
-    moment = datetime.fromtimestamp(slot_epoch_ms / 1000, UTC)
-    precision = "milliseconds" if slot_epoch_ms % 1_000 else "seconds"
+    return _instant(_EPOCH + timedelta(milliseconds=slot_epoch_ms))
+
+
+def _instant(moment: datetime) -> str:
+    precision = "milliseconds" if moment.microsecond else "seconds"
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def named(slot: object, name: str) -> str:
+    """A slot that a trigger names, as its identity: an instant with a zone becomes the UTC instant, other text stays.
+
+    Raises `Refused` (CLM039) for what is empty, too long or not printable.
+    """
+    if not isinstance(slot, str) or not slot.strip() or len(slot) > LONGEST_SLOT or not slot.isprintable():
+        raise Refused(
+            "CLM039",
+            f"{name}: slot={slot!r} must be text that names one occasion, the same for every attempt at it: an instant such as "
+            f'"2026-11-30T21:00:00Z", or what the trigger calls it; printable, and at most {LONGEST_SLOT} characters',
+            name=name,
+        )
+    slot = slot.strip()
+    try:
+        moment = datetime.fromisoformat(slot)
+    except ValueError:
+        return slot
+    return slot if moment.tzinfo is None else _instant(moment.astimezone(UTC))

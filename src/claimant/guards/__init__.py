@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from claimant.guards.once import Context, Once, Said, once, once_aio, once_blocking
+from claimant.guards.once import Attested, Context, Once, Said, once, once_aio, once_blocking
 
 if TYPE_CHECKING:
     from claimant.guards.tables import Rejection, init, rejections, schema_sql
 
 __all__ = [
+    "Attested",
     "Context",
     "Once",
     "Rejection",

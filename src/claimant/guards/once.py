@@ -21,6 +21,8 @@ from claimant._sql.target import Target, engine_of, target_of
 
 T = TypeVar("T")
 
+LONGEST_TEXT = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -33,6 +35,8 @@ class Context:
     emit: Callable[[Event], object]
     committed: Callable[[], None] | None = None
     """Called after a joined transaction has committed, where the handle can tell (ORM sessions)."""
+    observe: bool = False
+    """Whether what would be rejected is let through, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,32 @@ class Once:
 
     def __repr__(self) -> str:
         return f"<{self.describe()}, longest {in_words(self.longest_ms)}>"
+
+
+class Attested:
+    """A guard that the caller says is there, out of our sight: for a command, whose effect we never see.
+
+    `text`: where the second attempt is rejected, for whoever reads `claimant status`. It is believed and shown, and
+    checks nothing.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        if not text.strip() or not text.isprintable() or len(text) > LONGEST_TEXT:
+            raise Refused(
+                "CLM048",
+                f"the attested guard {text!r} must say in one line where a second attempt is rejected, e.g. 'unique index "
+                f"one_debit in postgresql:///app'; at most {LONGEST_TEXT} characters",
+            )
+        self.text = text.strip()
+
+    def describe(self) -> str:
+        """What is attested, for people."""
+        return f"attested: {self.text}"
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
 
 
 def once(

@@ -1,4 +1,7 @@
-"""Events as log records: logger "claimant", one line each, the event's fields under `record.claimant`."""
+"""Events as log records: logger "claimant", one line each, the event's fields under `record.claimant`.
+
+An exception that nobody else will see is logged with its traceback.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,4 @@ def log_event(event: Event) -> None:
     if log.isEnabledFor(level):
         name = "" if not event.name or event.text.startswith(event.name) else f"{shown(event.name)}: "
         fields = {"kind": event.kind, "name": event.name, **event.fields}
-        log.log(level, "%s%s [%s]", name, event.text, event.kind, extra={"claimant": fields})
+        log.log(level, "%s%s [%s]", name, event.text, event.kind, extra={"claimant": fields}, exc_info=event.error)

@@ -188,7 +188,7 @@ class Simulation:
 
     def _slot(self, job: SimJob) -> str:
         assert job.every_ms is not None
-        return slots.text(slots.latest(job.every_ms, self.ledger.epoch()))
+        return slots.text(slots.Every(job.every_ms).latest(self.ledger.epoch()))
 
     def _start(self, job: SimJob, number: int) -> None:
         process = self.processes[number]
@@ -211,7 +211,7 @@ class Simulation:
             held_wait_ms=job.held_wait_ms,
             absent=job.absent,
             absent_wait_ms=job.absent_wait_ms if job.absent == "wait" else 0,
-            every_ms=job.every_ms,
+            schedule=None if job.every_ms is None else slots.Every(job.every_ms),
             stall_after_ms=job.stall_after_ms,
             attempts=job.attempts,
             at_most_once=job.at_most_once,
