@@ -6,15 +6,16 @@ from types import TracebackType
 from typing import Any
 
 from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure
+from claimant._flows.letting import held_text, would_skip
 from claimant._flows.release import leave_to_keeper, release
 from claimant._flows.wait import acquire_within
-from claimant._model.durations import duration_ms, in_words, lifetime_ms
+from claimant._model.durations import duration_ms, lifetime_ms
 from claimant._model.errors import NotDone, Refused
 from claimant._model.holding import Tenure
 from claimant._model.names import checked_name, lease_key
-from claimant._model.ops import Flow, Hand
+from claimant._model.ops import Emit, Flow, Hand
 from claimant._model.outcome import RETRY_IN_MS
-from claimant._model.policy import Absent, OnLoss, Wanted
+from claimant._model.policy import Absent, Mode, OnLoss, Wanted
 from claimant._model.stake import checked_stake
 from claimant.leases import Lease
 from claimant.wiring import Wiring
@@ -49,10 +50,20 @@ class Hold:
         self._tenure: Tenure | None = None
         self._entered = False
 
-    def _claim(self) -> Flow[Claimed]:
-        claimed: Claimed = yield from acquire_within(self._wanted, self._wait_ms)
+    def _claim(self) -> Flow[Claimed | None]:
+        """What came of it; None where leases are off, or where somebody else holds and nothing is stopped."""
+        mode = self._wiring.mode
+        if mode is Mode.OFF:
+            return None
+        observed = mode is Mode.OBSERVE
+        claimed: Claimed = yield from acquire_within(self._wanted, 0 if observed else self._wait_ms)
         if isinstance(claimed, Unsure):
             yield Hand(claimed.tenure)
+        if observed and isinstance(claimed, HeldBy):
+            yield Emit(
+                would_skip(self._wanted.name, None, "held", held_text(claimed.holder, claimed.remaining_ms))
+            )
+            return None
         return claimed
 
     def _once(self) -> None:
@@ -65,20 +76,29 @@ class Hold:
             )
         self._entered = True
 
-    def _lease(self, claimed: Claimed, give_back: Any) -> Lease:
+    def _lease(self, claimed: Claimed | None, give_back: Any) -> Lease:
         name = self._wanted.name
         match claimed:
             case HeldBy(holder, remaining):
-                left = "no end (immortal)" if remaining is None else f"{in_words(remaining)} left"
                 retry_ms = RETRY_IN_MS if remaining is None else max(50, min(RETRY_IN_MS, remaining))
                 raise NotDone(
-                    f"{name}: held by {holder}, {left}", retry_in=retry_ms / 1000, reason="held", name=name
+                    f"{name}: {held_text(holder, remaining)}",
+                    retry_in=retry_ms / 1000,
+                    reason="held",
+                    name=name,
                 )
             case Got(tenure) | Unsure(tenure):
                 self._tenure = tenure
-            case Missing():
+            case Missing() | None:
                 self._tenure = None
-        return Lease(name, self._tenure, on_loss=OnLoss.GO_ON, absent=Absent.PROCEED, give_back=give_back)
+        return Lease(
+            name,
+            self._tenure,
+            on_loss=OnLoss.GO_ON,
+            absent=Absent.PROCEED,
+            give_back=give_back,
+            off=claimed is None,
+        )
 
     def _give_back(self) -> Flow[None]:
         if self._tenure is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from claimant._flows.acquire import Got, HeldBy, Missing, Unsure, acquire
+from claimant._flows.letting import held_text, would_skip
 from claimant._flows.release import release
 from claimant._flows.wait import acquire_within
 from claimant._model import slots
@@ -85,7 +86,7 @@ def run(
                 return _done(plan, slot, claimed, decode)
             case HeldBy(holder, remaining) if plan.mode is Mode.OBSERVE:
                 claim, would = Claim.OFF, WOULD_HOLD
-                yield from _let_through(plan, slot, would, _held(holder, remaining))
+                yield Emit(would_skip(plan.name, slot, would, held_text(holder, remaining)))
             case HeldBy(holder, remaining):
                 # A starter that only looks whether the slot is done holds the claim for a moment: that is no contention.
                 done = yield from closed()
@@ -164,7 +165,7 @@ def _claimed(
     begin = Begin(start, plan.attempts, close_at_start=plan.at_most_once, force=plan.force)
     begun = yield from _ledger(plan, begin)
     if isinstance(begun, SlotClosed) and plan.mode is Mode.OBSERVE:
-        yield from _let_through(plan, slot, WOULD_BE_DONE, _closed(slot, begun))
+        yield Emit(would_skip(plan.name, slot, WOULD_BE_DONE, _closed(slot, begun)))
         start = replace(start, would=would or WOULD_BE_DONE)
         begun = yield from _ledger(plan, replace(begin, run=start, force=True))
     match begun:
@@ -388,19 +389,6 @@ def _closed(slot: str | None, closed: SlotClosed) -> str:
     return closed.reason or f"slot {slot} was done before"
 
 
-def _let_through(plan: Plan, slot: str | None, would: str, why: str) -> Flow[None]:
-    """Say what would have happened instead of this run, were anything enforced."""
-    yield Emit(
-        Event(
-            "run.would_skip",
-            plan.name,
-            f"runs, because mode='observe' stops nothing; it would have been skipped as {would}: {why}",
-            "warning",
-            {"slot": slot, "would": would},
-        )
-    )
-
-
 def _done(
     plan: Plan, slot: str | None, closed: SlotClosed, decode: Callable[[str | None], Any]
 ) -> Outcome[Any]:
@@ -416,13 +404,8 @@ def _done(
     )
 
 
-def _held(holder: str, remaining_ms: int | None) -> str:
-    left = "no end (immortal)" if remaining_ms is None else f"{in_words(remaining_ms)} left"
-    return f"held by {holder}, {left}"
-
-
 def _skipped(plan: Plan, slot: str | None, holder: str, remaining_ms: int | None) -> Flow[Outcome[Any]]:
-    reason = _held(holder, remaining_ms)
+    reason = held_text(holder, remaining_ms)
     streak = yield from _ledger(
         plan, Skip(plan.name, plan.key, slot, Kind.HELD.value, holder, remaining_ms, reason, plan.label)
     )
