@@ -133,6 +133,45 @@ def test_swallowed_error_is_not_applied(guarded: str, conn: psycopg.Connection[A
     assert notes(guarded) == 1
 
 
+@pytest.mark.parametrize("make", ["connection", "session"])
+def test_swallowed_error_leaves_an_sqlalchemy_caller_its_transaction(
+    guarded: str, engine: sa.Engine, make: str
+) -> None:
+    """Joined, what the void effect did is undone to its savepoint, and the caller's own work can be committed."""
+
+    def effect(tx: Any) -> None:
+        tx.execute(sa.text(CHARGE))
+        with contextlib.suppress(sa.exc.DBAPIError):
+            tx.execute(sa.text("SELECT 1/0"))
+
+    with contextlib.closing(engine.connect() if make == "connection" else orm.Session(engine)) as caller:
+        caller.execute(sa.text(CHARGE))
+        with pytest.raises(sa.exc.InternalError) as caught:
+            attempt(once(guarded), caller, effect)
+        assert "void" in caught.value.__notes__[0]
+        caller.commit()
+    assert notes(guarded) == 1
+
+
+@pytest.mark.parametrize("was", ["0", "10ms", "7s"])
+def test_the_callers_lock_bound_is_its_own_again(
+    guarded: str, conn: psycopg.Connection[Any], was: str
+) -> None:
+    """Joined, the bound of the guard's own wait is gone after it, for the first attempt and for a duplicate."""
+    for run_id in ("run-1", "run-2"):
+        conn.execute(f"SET LOCAL lock_timeout = '{was}'")
+        seen: list[Any] = []
+        attempt(
+            once(guarded),
+            conn,
+            lambda tx, seen=seen: seen.append(tx.execute("SHOW lock_timeout").fetchone()),
+            run_id,
+        )
+        assert conn.execute("SHOW lock_timeout").fetchone() == (was,)
+        assert seen in ([(was,)], [])
+        conn.commit()
+
+
 def test_error_of_another_database_is_not_ours(guarded: str, conn: psycopg.Connection[Any]) -> None:
     """A connection error that the effect met elsewhere does not have it run again."""
     tries: list[int] = []

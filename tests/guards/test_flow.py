@@ -187,12 +187,13 @@ class Connection:
 
     def execute(self, request: Execute) -> Reply:
         match request.statement:
-            case Statement.CLAIM:
+            case Statement.CLAIM | Statement.CLAIM_BOUND | Statement.CLAIM_WITHIN:
                 state = self.state()
+                marks = self.world.traits.transaction_ids
                 if state.row is not None:
-                    return Reply([], 0)
-                state.row = request.params[3]
-                return Reply([(self.mark,)] if self.world.traits.transaction_ids else [], 1)
+                    return Reply([(None,)] if marks else [], 0)
+                state.row = request.params[-2]
+                return Reply([(self.mark,)] if marks else [], 1)
             case Statement.LOOK:
                 state = self.state()
                 return Reply([] if state.row is None else [(b"", state.row, state.result, "")])

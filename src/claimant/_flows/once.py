@@ -13,6 +13,7 @@ from claimant._flows.once_inside import (
     WOULD_REJECT,
     Progress,
     Stage,
+    bounds,
     inside,
     rejection,
     take_write_lock,
@@ -88,8 +89,9 @@ def _transaction(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
     yield BeginOwned()
     if plan.traits.one_writer:
         yield from take_write_lock(plan.wait_ms)
-    if plan.traits.lock_bounds:
-        yield Execute(Statement.BOUNDS, (f"{plan.wait_ms}ms", f"{plan.longest_ms}ms"))
+    if plan.traits.lock_bounds and plan.violated is not None:
+        # The guard row brings its own bounds.
+        yield Execute(Statement.BOUNDS, bounds(plan))
     answer = yield from inside(plan, progress)
     if progress.stage is Stage.CHECK:
         progress.stage = Stage.COMMIT

@@ -101,37 +101,43 @@ def inside(plan: Attempt, progress: Progress) -> Flow[Answer[Any]]:
 
 def _claimed(plan: Attempt) -> Flow[Existing | str]:
     """Insert the guard row under a bounded wait. The mark of the transaction for the first attempt."""
-    bounds = plan.joined and plan.traits.lock_bounds
-    before = now = ""
-    if bounds:
-        lock = f"{plan.wait_ms}ms"
-        [(before, now)] = (yield Execute(Statement.BOUND_LOCKS, (lock, lock))).rows
-    if plan.violated is not None:
-        # The caller's own constraint is the guard: the effect itself is the first to know.
-        claimed: Existing | str = (
-            (yield Execute(Statement.BEGUN)).rows[0][0] if plan.traits.transaction_ids else ""
-        )
-    else:
-        claimed = yield from _inserted(plan)
-    if before != now:
-        yield Execute(Statement.UNBOUND_LOCKS, (before,))
-    return claimed
+    if plan.violated is None:
+        return (yield from _inserted(plan))
+    # The caller's own constraint is the guard: the effect itself is the first to know.
+    return (yield Execute(Statement.BEGUN)).rows[0][0] if plan.traits.transaction_ids else ""
 
 
 def _inserted(plan: Attempt) -> Flow[Existing | str]:
-    operation = plan.operation
-    row = (operation.key, operation.label, operation.fingerprint, plan.run_id, plan.job)
+    claim = _claim_of(plan)
     for _ in range(LOOKS):
-        reply: Reply = yield from with_tables(plan, Execute(Statement.CLAIM, row))
-        if reply.rows or reply.count == 1:
-            return str(reply.rows[0][0]) if reply.rows else ""
+        reply: Reply = yield from with_tables(plan, claim)
+        mark = reply.rows[0][0] if reply.rows else None
+        if mark is not None or (reply.count == 1 and not reply.rows):
+            return str(mark or "")
         # A statement of its own: under READ COMMITTED it sees what the insert has waited for.
         found = yield from look(plan)
         if found is not None:
             return found
     raise RuntimeError(
-        f"the guard row of {operation.label} appeared and vanished {LOOKS} times; is it being pruned too early?"
+        f"the guard row of {plan.operation.label} appeared and vanished {LOOKS} times; is it being pruned too early?"
     )
+
+
+def _claim_of(plan: Attempt) -> Execute:
+    """The insert, with the bounds of its wait in the same statement where the database has such bounds."""
+    operation = plan.operation
+    row = (operation.key, operation.label, operation.fingerprint, plan.run_id, plan.job)
+    if not plan.traits.lock_bounds:
+        return Execute(Statement.CLAIM, row)
+    if plan.joined:
+        # In the caller's transaction the bound is for this one wait, and a stricter one of theirs stays.
+        return Execute(Statement.CLAIM_WITHIN, (bounds(plan)[0], bounds(plan)[0], *row))
+    return Execute(Statement.CLAIM_BOUND, (*bounds(plan), *row))
+
+
+def bounds(plan: Attempt) -> tuple[str, str]:
+    """How long a lock may be waited for, and how long our transaction may be idle."""
+    return f"{plan.wait_ms}ms", f"{plan.longest_ms}ms"
 
 
 def look(plan: Attempt) -> Flow[Existing | None]:
@@ -213,7 +219,7 @@ def _done_here(plan: Attempt, progress: Progress, mark: str) -> Flow[Any]:
     """The effect's result; refused where it has ended the transaction itself."""
     result = yield Effect()
     progress.stage = Stage.CHECK
-    if plan.traits.transaction_ids:
+    if plan.traits.transaction_ids and not (progress.savepoint and plan.release_tells):
         [(still,)] = (yield Execute(Statement.STILL)).rows
         if still != mark:
             yield from _ended(plan)

@@ -25,12 +25,12 @@ class Statement(StrEnum):
     """How long this connection waits for a lock: one row with milliseconds (SQLite)."""
     BOUNDS = "bounds"
     """Bound lock waits and idle time until the end of the transaction. Params: lock, idle."""
-    BOUND_LOCKS = "bound locks"
-    """Bound lock waits, keeping a stricter bound. Params: lock, lock. One row: the bound before, the bound now."""
-    UNBOUND_LOCKS = "unbound locks"
-    """Give lock waits their bound back. Params: the bound before."""
     CLAIM = "claim"
-    """Insert the guard row. Params: key, label, fingerprint, attempt, job. One row or a count of 1 for the first."""
+    """Insert the guard row. Params: key, label, fingerprint, attempt, job. A count of 1 for the first."""
+    CLAIM_BOUND = "claim bound"
+    """BOUNDS and CLAIM at once. Params: lock, idle, then CLAIM's. One row: the transaction's identity, or NULL for a later one."""
+    CLAIM_WITHIN = "claim within"
+    """CLAIM under a bound of its own for its wait, or a stricter one that is set. Params: lock, lock, then CLAIM's. As CLAIM_BOUND."""
     LOOK = "look"
     """Params: key. At most one row: fingerprint, attempt, result, note."""
     KEEP = "keep"
@@ -206,6 +206,7 @@ class Attempt:
     `joined`: inside the caller's transaction. `reopens`: a lost connection can be replaced. `wait_ms`: how long a
     duplicate waits for the first; `longest_ms`: how long our transaction may be idle. `verify` looks at the live
     database and raises `Refused`. `violated`: is this the caller's own constraint? None: the guard row is the guard.
+    `release_tells`: releasing the savepoint fails where the effect ended or voided the transaction, and leaves it as usable.
     `observe`: what the guard row would reject is done all the same, and counted.
     """
 
@@ -221,4 +222,5 @@ class Attempt:
     longest_ms: int
     verify: Callable[[], Flow[None]]
     violated: Callable[[Diagnosis], bool] | None = None
+    release_tells: bool = False
     observe: bool = False

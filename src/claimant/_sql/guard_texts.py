@@ -4,6 +4,7 @@ Keys are 32 bytes, so no length, collation or type can make two operations one. 
 the database's clock. Nothing here deletes: a guard row outlives every retry of its operation.
 """
 
+# ruff: noqa: S608 - the texts are joined from constants of this module; every value is a parameter
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -57,6 +58,19 @@ _SHARED = {
 # With the arbiter column: without it, a violation of the effect's own index would be swallowed as a duplicate.
 _CLAIM = "INSERT INTO claimant_guard (key, label, fingerprint, attempt, job) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"
 
+# Below statement_timeout, whose end would look like any cancelled statement.
+_SET_LOCK = (
+    "set_config('lock_timeout', ceil(1000 * extract(epoch FROM least((?::text)::interval, "
+    "nullif(current_setting('statement_timeout'), '0')::interval * 0.8)))::text, true)"
+)
+_SET_IDLE = "set_config('idle_in_transaction_session_timeout', ?, true)"
+# One round trip for the bounds and the row: the insert takes its row from `bound`, so the bounds are set before it waits.
+_CLAIMED = (
+    "claimed AS (INSERT INTO claimant_guard (key, label, fingerprint, attempt, job) "
+    "SELECT CAST(? AS BYTEA), CAST(? AS TEXT), CAST(? AS BYTEA), CAST(? AS TEXT), CAST(? AS TEXT) FROM bound "
+    "WHERE bound.now IS NOT NULL ON CONFLICT (key) DO NOTHING RETURNING txid_current()::text AS mark)"
+)
+
 _SQLITE = {
     **_SHARED,
     Statement.IMMEDIATE: "BEGIN IMMEDIATE",
@@ -67,15 +81,15 @@ _SQLITE = {
 }
 _POSTGRESQL = {
     **_SHARED,
-    # Below statement_timeout, whose end would look like any cancelled statement.
-    Statement.BOUNDS: "SELECT set_config('lock_timeout', ceil(1000 * extract(epoch FROM least((?::text)::interval, "
-    "nullif(current_setting('statement_timeout'), '0')::interval * 0.8)))::text, true), "
-    "set_config('idle_in_transaction_session_timeout', ?, true)",
-    Statement.BOUND_LOCKS: "SELECT was, set_config('lock_timeout', CASE WHEN was = '0' "
-    "OR was::interval > (?::text)::interval THEN ? ELSE was END, true) "
-    "FROM (SELECT current_setting('lock_timeout') AS was) AS present",
-    Statement.UNBOUND_LOCKS: "SELECT set_config('lock_timeout', ?, true)",
-    Statement.CLAIM: f"{_CLAIM} RETURNING txid_current()::text",
+    Statement.BOUNDS: f"SELECT {_SET_LOCK}, {_SET_IDLE}",
+    Statement.CLAIM_BOUND: f"WITH bound AS MATERIALIZED (SELECT {_SET_LOCK} AS now, {_SET_IDLE}), {_CLAIMED} "
+    "SELECT (SELECT mark FROM claimed)",
+    # The bound that was there comes back once the insert has waited, whatever came of it.
+    Statement.CLAIM_WITHIN: "WITH bound AS MATERIALIZED (SELECT was, set_config('lock_timeout', CASE WHEN was = '0' "
+    "OR was::interval > (?::text)::interval THEN ? ELSE was END, true) AS now "
+    f"FROM (SELECT current_setting('lock_timeout') AS was) AS present), {_CLAIMED} "
+    "SELECT mark, set_config('lock_timeout', was, true) "
+    "FROM (SELECT was, (SELECT mark FROM claimed) AS mark FROM bound OFFSET 0) AS ended",
     Statement.BEGUN: "SELECT txid_current()::text",
     Statement.STILL: "SELECT txid_current_if_assigned()::text",
     Statement.MAKE_GUARD: _guard_table("BYTEA", "BIGINT", _POSTGRES_NOW),

@@ -116,6 +116,7 @@ def plan_of(guard: Once, session: Session, operation: Operation, context: Contex
         longest_ms=guard.longest_ms,
         verify=lambda: fit(guard, session.place, fitted, context.job),
         violated=None if guard.constraint is None else violated,
+        release_tells=session.release_tells,
         observe=context.observe,
     )
 

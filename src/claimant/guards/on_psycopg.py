@@ -36,10 +36,21 @@ def _text_loader() -> Any:
     return Text
 
 
+@functools.cache
+def _rendered(text: str) -> bytes:
+    return rendered(text, "format").encode()
+
+
+def _has_rows(cursor: Any) -> bool:
+    """Whether there is anything to fetch; `description` would make an object of each column to tell."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
+
+
 class _Psycopg:
     """What both colours share. `spare`: connects anew, for a lost connection that came from no pool."""
 
     waits: bool
+    release_tells = True
 
     def __init__(self, handle: Any, *, pool: bool, declared: Target, spare: Callable[[], Any] | None) -> None:
         self._pool: Any = handle if pool else None
@@ -49,6 +60,7 @@ class _Psycopg:
         self._declared = declared
         self._spare = spare
         self._spared = False
+        self._cursor: Any = None
         self._lost = False
         # What transaction() gives, and the block that entering it gives.
         self._outer: Any = None
@@ -81,8 +93,17 @@ class _Psycopg:
     def _status(self) -> int:
         return int(self._conn.pgconn.transaction_status)
 
-    def _cursor_text(self, text: str) -> bytes:
-        return rendered(text, "format").encode()
+    def _ours(self) -> Any:
+        """A cursor of our own kind on the connection in use, made once."""
+        if self._cursor is None or self._cursor.connection is not self._conn:
+            import psycopg
+            from psycopg.rows import tuple_row
+
+            kind: Any = psycopg.AsyncCursor if self.waits else psycopg.Cursor
+            self._cursor = kind(self._conn, row_factory=tuple_row)
+            # The caller's own adapters, and SQL_ASCII's bytes for text, are not for our rows.
+            self._cursor.adapters.register_loader("text", _text_loader())
+        return self._cursor
 
     def _look(self) -> None:
         info = self._conn.info
@@ -111,6 +132,15 @@ class _Psycopg:
         # A block whose connection died leaves silently.
         if self._outer_block.status.value != "committed":
             raise ConnectionGone("the connection was lost before the COMMIT was acknowledged")
+
+    def _refuse_void(self) -> None:
+        """The block of a transaction that is in error can only be undone, and the server would say so."""
+        if self._status() == _IN_ERROR:
+            from psycopg.errors import InFailedSqlTransaction
+
+            raise InFailedSqlTransaction(
+                "current transaction is aborted, commands ignored until it is rolled back"
+            )
 
     def _undone(self) -> None:
         if self._status() != _IN_TRANSACTION:
@@ -152,14 +182,9 @@ class PsycopgSession(_Psycopg):
 
     def execute(self, text: str, params: tuple[Any, ...]) -> Reply:
         """Carry `text` out on a cursor of our own kind."""
-        import psycopg
-        from psycopg.rows import tuple_row
-
-        with psycopg.Cursor(self._conn, row_factory=tuple_row) as cursor:
-            # The caller's own adapters, and SQL_ASCII's bytes for text, are not for our rows.
-            cursor.adapters.register_loader("text", _text_loader())
-            cursor.execute(self._cursor_text(text), params)
-            return Reply(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+        cursor = self._ours()
+        cursor.execute(_rendered(text), params)
+        return Reply(cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
     def savepoint(self) -> None:
         """A block in the caller's transaction."""
@@ -168,8 +193,12 @@ class PsycopgSession(_Psycopg):
 
     def release(self) -> None:
         """Leave the block."""
+        self._refuse_void()
         inner, self._inner = self._inner, None
-        inner.__exit__(None, None, None)
+        try:
+            inner.__exit__(None, None, None)
+        except Exception as error:
+            raise _savepoint_gone(error) from error
 
     def rollback_to(self) -> None:
         """Leave the block, undoing it."""
@@ -244,13 +273,9 @@ class AsyncPsycopgSession(_Psycopg):
 
     async def execute(self, text: str, params: tuple[Any, ...]) -> Reply:
         """Carry `text` out on a cursor of our own kind."""
-        import psycopg
-        from psycopg.rows import tuple_row
-
-        async with psycopg.AsyncCursor(self._conn, row_factory=tuple_row) as cursor:
-            cursor.adapters.register_loader("text", _text_loader())
-            await cursor.execute(self._cursor_text(text), params)
-            return Reply(await cursor.fetchall() if cursor.description else [], cursor.rowcount)
+        cursor = self._ours()
+        await cursor.execute(_rendered(text), params)
+        return Reply(await cursor.fetchall() if _has_rows(cursor) else [], cursor.rowcount)
 
     async def savepoint(self) -> None:
         """A block in the caller's transaction."""
@@ -259,8 +284,12 @@ class AsyncPsycopgSession(_Psycopg):
 
     async def release(self) -> None:
         """Leave the block."""
+        self._refuse_void()
         inner, self._inner = self._inner, None
-        await inner.__aexit__(None, None, None)
+        try:
+            await inner.__aexit__(None, None, None)
+        except Exception as error:
+            raise _savepoint_gone(error) from error
 
     async def rollback_to(self) -> None:
         """Leave the block, undoing it."""
@@ -303,6 +332,11 @@ class AsyncPsycopgSession(_Psycopg):
     def still(self) -> bool:
         """Whether a transaction is open. Which one cannot be asked without waiting, so a later one counts too."""
         return self.in_transaction()
+
+
+def _savepoint_gone(error: Exception) -> Exception:
+    """What an error of the RELEASE means: no such savepoint, or no transaction that could have one, and it has ended."""
+    return TransactionEnded() if getattr(error, "sqlstate", None) in ("3B001", "25P01") else error
 
 
 def _leave(context: Any, block: Any) -> None:

@@ -24,6 +24,7 @@ class SqlAlchemySession:
     """A plain SQLAlchemy handle. The async ones are carried out by this too, inside `run_sync`."""
 
     waits = False
+    release_tells = False
     reopens = True
 
     def __init__(self, handle: Any, make: Make, declared: Target) -> None:
@@ -167,6 +168,7 @@ class AsyncSqlAlchemySession:
     """An async handle: the plain session's steps, each inside SQLAlchemy's own `run_sync`."""
 
     waits = True
+    release_tells = False
     reopens = True
 
     def __init__(self, handle: Any, make: Make, declared: Target) -> None:

@@ -17,6 +17,7 @@ class Sqlite3Session:
     """One sqlite3.Connection."""
 
     waits = False
+    release_tells = True
     reopens = False
 
     def __init__(self, conn: Any) -> None:

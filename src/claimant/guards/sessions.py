@@ -23,6 +23,9 @@ from claimant._sql.guard_texts import TEXTS
 CONNECT_S = 10.0
 """How long a connection is waited for, a pool's queue included, before the database counts as unreachable."""
 
+MARKS = (Statement.CLAIM_BOUND, Statement.CLAIM_WITHIN, Statement.BEGUN, Statement.STILL)
+"""Whose first value is the identity of the open transaction, where there is one."""
+
 Handlers = dict[type[Request], Callable[[Any], Any]]
 
 
@@ -43,6 +46,8 @@ class Session(Protocol):
 
     waits: bool
     joined: bool
+    release_tells: bool
+    """Whether `release` tells an ended or void transaction, and leaves a void one to be undone."""
     reopens: bool
     mark: str
     """The identity of the joined transaction, where the database has one."""
@@ -122,7 +127,7 @@ def handlers_for(session: Session, dialect: Dialect, emit: Callable[[Event], obj
     }
 
     def noted(request: Execute, reply: Reply) -> Reply:
-        if request.statement is Statement.STILL and reply.rows:
+        if request.statement in MARKS and reply.rows:
             session.mark = reply.rows[0][0] or ""
         return reply
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 SLOW = (Execute, Commit, Effect, Rollback)
 """Requests that take time of their own; the others are answered at once."""
-NEED_TABLES = (Statement.CLAIM, Statement.LOOK, Statement.REJECT, Statement.KEEP)
+CLAIMS = (Statement.CLAIM, Statement.CLAIM_BOUND, Statement.CLAIM_WITHIN)
+NEED_TABLES = (*CLAIMS, Statement.LOOK, Statement.REJECT, Statement.KEEP)
 
 
 class DatabaseError(Exception):
@@ -179,7 +180,7 @@ class GuardDatabase:
         except (DatabaseError, TransactionEnded) as error:
             world.at(world.now, task.deliver, wait_id, None, error)
             return
-        if reply is None and isinstance(request, Execute) and request.statement is Statement.CLAIM:
+        if reply is None and isinstance(request, Execute) and request.statement in CLAIMS:
             # Somebody's uncommitted row is in the way: wait for the end of their transaction, within the bound.
             world.count("guard: waits for another transaction")
             connection.waiting += 1
@@ -271,15 +272,20 @@ class GuardDatabase:
             case Statement.BOUNDS:
                 connection.lock_ms, connection.idle_ms = (int(bound.removesuffix("ms")) for bound in params)
                 return Reply([])
-            case Statement.BOUND_LOCKS:
-                connection.lock_ms = int(params[0].removesuffix("ms"))
-                return Reply([("0", params[0])])
             case Statement.MAKE_GUARD | Statement.MAKE_REJECTION:
                 transaction.tables = True
             case Statement.BEGUN | Statement.STILL:
                 return Reply([(str(transaction.number),)])
             case Statement.CLAIM:
                 return self._claim(transaction, params)
+            case Statement.CLAIM_BOUND:
+                connection.lock_ms, connection.idle_ms = (
+                    int(bound.removesuffix("ms")) for bound in params[:2]
+                )
+                return self._claim(transaction, params[2:])
+            case Statement.CLAIM_WITHIN:
+                connection.lock_ms = int(params[0].removesuffix("ms"))
+                return self._claim(transaction, params[2:])
             case Statement.LOOK:
                 row = transaction.rows.get(params[0]) or self.rows.get(params[0])
                 return Reply([] if row is None else [(row[0], row[1], None, None)])
@@ -292,7 +298,7 @@ class GuardDatabase:
     def _claim(self, transaction: Transaction, params: tuple[Any, ...]) -> Reply | None:
         key, _, fingerprint, attempt = params[:4]
         if key in self.rows or key in transaction.rows:
-            return Reply([], 0)
+            return Reply([(None,)] if self.traits.transaction_ids else [], 0)
         for other in self.connections.values():
             if (
                 other.transaction is not None
