@@ -325,7 +325,8 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
             "parameters that name what must happen once), or every= or cron= for a periodic job",
             name=name,
         )
-    return signature.replace(parameters=rest)
+    # What a call gives is an outcome and not what the body returns: a framework must not check the one for the other.
+    return signature.replace(parameters=rest, return_annotation=inspect.Signature.empty)
 
 
 def _name(body: Callable[..., Any]) -> str:
