@@ -16,6 +16,7 @@ from claimant._model.dialect import Dialect
 from claimant._model.outcome import AnswerKind, Claim, Kind
 from claimant._model.stake import Stake
 from claimant._sql.guard_texts import schema_sql as guard_sql
+from claimant.cli.config_options import FOR_THE_CHILD, OPTIONS
 from claimant.cli.main import main
 from claimant.ledger import schema_sql as ledger_sql
 from tests.docs_support.pages import DOCS, ROOT, all_pages
@@ -166,13 +167,10 @@ def test_every_command_and_option_is_described_and_none_is_invented() -> None:
             told[option[1]] = set(commands) if row[1] == "all" else set(re.findall(r"`(\w+)`", row[1]))
     assert told.pop("--help") == set(commands)
     assert told == takes
-    variables = {
-        variable
-        for command in commands.values()
-        for parameter in command.params
-        if isinstance(variable := parameter.envvar, str)
+    variables = {option.variable for option in OPTIONS.values() if option.variable}
+    assert variables | {"CLAIMANT_CONFIG", *FOR_THE_CHILD} == {
+        name for name in coded(text) if name.startswith("CLAIMANT_")
     }
-    assert variables == {name for name in coded(text) if name.startswith("CLAIMANT_")}
 
 
 def tables_of(sql: str) -> dict[str, set[str]]:

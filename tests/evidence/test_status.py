@@ -194,6 +194,8 @@ def test_a_report_is_json_and_adds_up() -> None:
         "without_claim": 1,
         "overlaps": 4,
         "skips": 139,
+        "would_skip": 0,
+        "would_reject": 0,
         "duplicates": 3,
         "wasted_ms": 2_000,
     }
@@ -329,3 +331,37 @@ def test_runs_without_a_claim_are_told_by_job_and_why() -> None:
         "  debit: 12, the last: connection refused",
         "  index: 1",
     ]
+
+
+def test_observe_mode_says_what_it_would_have_stopped() -> None:
+    """Each job that is only observed has its counts, on the short page and in full; enforced since, they stay in full."""
+    rows = [
+        job(job="debit", key="a", mode="observe", would_skip=1, would_reject=3, last_started=NOW),
+        job(job="debit", key="b", mode="observe", would_skip=11, last_started=NOW - 1),
+        job(job="index", mode="observe"),
+        job(job="scan", mode="enforce", would_skip=2),
+        job(job="mail", mode="off"),
+    ]
+    found = report(rows, [], NOW)
+    lines = found.lines()
+    assert lines[-3:] == [
+        "observe mode, where nothing is stopped:",
+        "  debit: would have skipped 12 starts and rejected 3 effects",
+        "  index: would have stopped nothing so far",
+    ]
+    told = "\n".join(found.lines(explain=True))
+    assert "observe mode: nothing is stopped; it would have skipped 12 starts and rejected 3 effects" in told
+    assert "in observe mode it would have skipped 2 starts and rejected 0 effects" in told
+    assert "leases are off" in told
+    totals = found.as_dict()["totals"]
+    assert (totals["would_skip"], totals["would_reject"]) == (14, 3)
+
+
+def test_the_policy_names_the_guard_and_the_schedule() -> None:
+    """What is attested is told as attested, what is declared by where it is; a schedule is in words."""
+    attested = policy(job(guarded=True, guard="attested: unique index one_debit", schedule="every 1 h"))
+    assert attested[0].endswith("guarded, as the caller attests: unique index one_debit")
+    assert attested[1] == "schedule: every 1 h"
+    declared = policy(job(guarded=True, guard="once in postgresql://h/app"))
+    assert declared[0].endswith("and counted (once in postgresql://h/app)")
+    assert not any(line.startswith("schedule") for line in declared)

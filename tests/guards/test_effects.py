@@ -161,12 +161,11 @@ def test_the_callers_lock_bound_is_its_own_again(
     for run_id in ("run-1", "run-2"):
         conn.execute(f"SET LOCAL lock_timeout = '{was}'")
         seen: list[Any] = []
-        attempt(
-            once(guarded),
-            conn,
-            lambda tx, seen=seen: seen.append(tx.execute("SHOW lock_timeout").fetchone()),
-            run_id,
-        )
+
+        def effect(tx: Any, seen: list[Any] = seen) -> None:
+            seen.append(tx.execute("SHOW lock_timeout").fetchone())
+
+        attempt(once(guarded), conn, effect, run_id)
         assert conn.execute("SHOW lock_timeout").fetchone() == (was,)
         assert seen in ([(was,)], [])
         conn.commit()

@@ -66,7 +66,7 @@ def test_two_inits_take_turns(pg_dsn: str) -> None:
 def test_a_newer_schema_is_not_written(pg_url: str, opened: Open) -> None:
     """A ledger that a newer version made is refused with the advice to upgrade."""
     with psycopg.connect(pg_url) as connection:
-        connection.execute("UPDATE claimant_ledger SET version = 9")
+        connection.execute("UPDATE claimant_ledger SET version = 9, compatible = 9")
     with pytest.raises(LedgerCorrupt, match="Upgrade claimant"):
         opened(pg_url).call(Begin(started()))
     with pytest.raises(LedgerCorrupt, match="Upgrade claimant"):

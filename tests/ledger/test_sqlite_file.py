@@ -120,10 +120,15 @@ def test_damage_inside_is_found_and_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "says"),
-    [("2", "Upgrade claimant"), ("'x'", "no version of claimant"), (None, "no version of claimant")],
+    [
+        ("9, 3", "Upgrade claimant"),
+        ("'x', 1", "no version of claimant"),
+        ("0, 1", "no version of claimant"),
+        (None, "no version of claimant"),
+    ],
 )
 def test_a_ledger_of_another_version_is_refused(tmp_path: Path, version: str | None, says: str) -> None:
-    """A newer schema is not read and not written; the error says to upgrade."""
+    """A schema that shuts us out, or that nobody has written, is not read and not written; the error says what to do."""
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(schema_sql("sqlite"))

@@ -77,7 +77,7 @@ def test_the_latest_slot_is_the_last_of_all_that_came_before(
 
 
 def _until(schedule: Cron, far: int, now: int) -> list[int]:
-    found = []
+    found: list[int] = []
     for slot in schedule._from(slots._EPOCH + timedelta(milliseconds=far)):
         if slot > now:
             return found

@@ -100,7 +100,8 @@ class SlotState(LedgerRequest):
 class AnswerRow:
     """A guard's answer in a run, copied to the ledger. `hole` says what made a duplicate possible, where known.
 
-    `hole`: "deadline passed", "claim lost", "store absent", "redelivered" (the claim was kept), or "".
+    `kind`: an answer's kind, or "would_reject" for a second effect that mode="observe" let through.
+    `hole`: "deadline passed", "claim lost", "store absent", "redelivered" (the claim was kept), "leases off", or "".
     `joined`: the answer was given inside the caller's own transaction, which may still roll back.
     """
 
@@ -195,6 +196,15 @@ class JobRow:
     """When the newest of the `unfinished` runs started: it never wrote that it ended."""
     unfinished_holder: str = ""
     namespace: str = ""
+    guard: str = ""
+    """How it is guarded, for people."""
+    mode: str = "enforce"
+    """Of the last start: "enforce", "observe" or "off"."""
+    schedule: str = ""
+    would_skip: int = 0
+    """Starts that were let through in observe mode, and would have been skipped."""
+    would_reject: int = 0
+    """Effects that were let through in observe mode, and would have been rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,7 @@ class RunRow:
     """One run. `claim_at_start` is what it began with, `claim` what was left of it ("" for a run without an end).
 
     `wasted_ms`: its work, if every one of its answers was a duplicate. `overlapping`: others unfinished at its start.
+    `forced`: an operator had it run a slot that may have been closed. `would`: see `RunStart`.
     """
 
     run_id: str
@@ -225,6 +236,9 @@ class RunRow:
     max_run_ms: int
     renewals: int
     worst_gap_ms: int
+    mode: str = "enforce"
+    forced: bool = False
+    would: str = ""
     answers: tuple[AnswerRow, ...] = ()
 
 

@@ -236,8 +236,14 @@ def policy(*rows: JobRow) -> tuple[str, ...]:
         True: "guarded: a duplicate is rejected where the effect lands, and counted",
         False: "no guard: the lease makes duplicates rare, nothing rejects them",
     }[job.guarded]
+    if job.guard.startswith("attested: "):
+        guarded = f"guarded, as the caller attests: {shown(job.guard.removeprefix('attested: '), 200)}"
+    elif job.guard:
+        guarded += f" ({shown(job.guard, 200)})"
+    kept_to = (f"schedule: {shown(job.schedule, 200)}",) if job.schedule else ()
     return (
         f"stake {job.stake}; {guarded}",
+        *kept_to,
         (
             f"after a crash another worker may start within {in_words(job.lifetime_ms)}, after a hang within "
             f"{in_words(job.stall_bound_ms)}; a run lasts {in_words(job.max_run_ms)} at most"
@@ -251,7 +257,28 @@ def policy(*rows: JobRow) -> tuple[str, ...]:
             f"{_times(total(lambda row: row.overlaps), 'unguarded overlap')}, "
             f"{_times(total(lambda row: row.skips_total), 'skip')}"
         ),
+        *filter(None, (_observed(rows, job.mode),)),
     )
+
+
+def _observed(rows: Iterable[JobRow], mode: str) -> str:
+    """What was let through in observe mode; "" where nothing was, and nothing is observed now."""
+    would = _would(rows)
+    match mode:
+        case "observe":
+            return f"observe mode: nothing is stopped; it {would or 'would have stopped nothing so far'}"
+        case "off":
+            return "leases are off"
+        case _:
+            return f"in observe mode it {would}" if would else ""
+
+
+def _would(rows: Iterable[JobRow]) -> str:
+    rows = list(rows)
+    skips, effects = sum(row.would_skip for row in rows), sum(row.would_reject for row in rows)
+    if not skips and not effects:
+        return ""
+    return f"would have skipped {_times(skips, 'start')} and rejected {_times(effects, 'effect')}"
 
 
 _UNCLAIMED = "without a claim: "
@@ -267,6 +294,14 @@ def _unclaimed(each: list[JobStatus], *, namespaced: bool) -> str | None:
     reasons = (row.last_reason.partition(_UNCLAIMED)[2] for row in rows)
     reason = _first_line(next(filter(None, reasons), ""))
     return f"{_name(rows[0], namespaced=namespaced)}: {count}" + (f", the last: {reason}" if reason else "")
+
+
+def _watched(each: list[JobStatus], *, namespaced: bool) -> str | None:
+    """What a job in observe mode would have stopped."""
+    rows = [one.job for one in each]
+    if max(rows, key=lambda row: row.last_started or 0).mode != "observe":
+        return None
+    return f"{_name(rows[0], namespaced=namespaced)}: {_would(rows) or 'would have stopped nothing so far'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +356,10 @@ class Report:
         if self.tallies:
             lines.append(f"duplicates rejected: {self.duplicates}, {in_words(self.wasted_ms)} of work wasted")
             lines += [f"  {tally_line(tally, namespaced=self.namespaced)}" for tally in self.tallies]
+        watched = [line for each in groups if (line := _watched(each, namespaced=self.namespaced))]
+        if watched and not explain:
+            lines.append("observe mode, where nothing is stopped:")
+            lines += [f"  {line}" for line in watched]
         without = [line for each in groups if (line := _unclaimed(each, namespaced=self.namespaced))]
         if without:
             lines.append(f"runs without a claim: {sum(each.job.without_claim for each in self.jobs)}")
@@ -341,6 +380,8 @@ class Report:
                 "without_claim": sum(row.without_claim for row in rows),
                 "overlaps": sum(row.overlaps for row in rows),
                 "skips": sum(row.skips_total for row in rows),
+                "would_skip": sum(row.would_skip for row in rows),
+                "would_reject": sum(row.would_reject for row in rows),
                 "duplicates": self.duplicates,
                 "wasted_ms": self.wasted_ms,
             },

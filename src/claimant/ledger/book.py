@@ -21,13 +21,14 @@ from claimant._model.records import (
     SlotState,
 )
 from claimant.ledger.pages import (
+    CLAIMED,
     DUPLICATE,
     FAILED,
     JOB,
-    KEPT,
     SLOT,
     SUCCESS,
     UNCOMMITTED,
+    WOULD_REJECT,
     JobFacts,
     Page,
     Row,
@@ -128,8 +129,10 @@ def _begin(namespace: str, request: Begin) -> Steps:
         # The reply to this very request was lost; it was carried out.
         return Page(Began(again, overlapping))
     slot = slot_facts(row[3:])
-    if slot is not None and start.slot is not None and (closed := slot.verdict(start.slot, request.attempts)):
-        return Page(closed)
+    if slot is not None and start.slot is not None and not request.force:
+        closed = slot.verdict(start.slot, request.attempts)
+        if closed is not None:
+            return Page(closed)
     attempt = 1 if slot is None else slot.attempts + 1
     writes = [_insert_run(run, job_id, slot_id, start, attempt, now, overlapping)]
     if slot_id is not None:
@@ -163,8 +166,8 @@ def _insert_run(
 ) -> Sql:
     return Sql(
         "INSERT INTO claimant_runs (id, run_id, job, slot, slot_text, attempt, stake, guarded, holder, claim_at_start,"
-        " lifetime_ms, stall_bound_ms, max_run_ms, overlapping, started)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " lifetime_ms, stall_bound_ms, max_run_ms, overlapping, started, mode, forced, would)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run,
             clean(start.run_id),
@@ -181,6 +184,9 @@ def _insert_run(
             start.max_run_ms,
             overlapping,
             started,
+            start.mode,
+            int(start.forced),
+            start.would,
         ),
     )
 
@@ -198,18 +204,25 @@ def _job_started(
     job_id: bytes, start: RunStart, run: bytes, started: int, overlapping: int, *, in_order: bool
 ) -> Sql:
     """Count a start. `in_order`: nothing later of this job has been recorded yet."""
-    counted = (int(start.claim != KEPT), int(overlapping > 0 and not start.guarded))
-    if not in_order:
-        return Sql(
-            "UPDATE claimant_jobs SET runs = runs + 1, without_claim = without_claim + ?, overlapped = overlapped + ? WHERE id = ?",
-            (*counted, job_id),
-        )
-    return Sql(
+    counted = (
+        int(start.claim not in CLAIMED),
+        int(overlapping > 0 and not start.guarded),
+        int(start.would != ""),
+    )
+    count = (
         "UPDATE claimant_jobs SET runs = runs + 1, without_claim = without_claim + ?, overlapped = overlapped + ?,"
-        " stake = ?, guarded = ?, lifetime_ms = ?, stall_bound_ms = ?, max_run_ms = ?, last_run = ?, last_slot = ?,"
+        " would_skip = would_skip + ?"
+    )
+    if not in_order:
+        return Sql(f"{count} WHERE id = ?", (*counted, job_id))
+    return Sql(
+        f"{count}, guard = ?, mode = ?, schedule = ?, stake = ?, guarded = ?, lifetime_ms = ?, stall_bound_ms = ?, max_run_ms = ?, last_run = ?, last_slot = ?,"
         " last_started = ?, skips_in_row = 0, skips_since = NULL WHERE id = ?",
         (
             *counted,
+            short(start.guard),
+            start.mode,
+            short(start.schedule),
             start.stake,
             int(start.guarded),
             start.lifetime_ms,
@@ -305,7 +318,13 @@ def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
         )
     writes.append(
         _job_ended(
-            job_id, max(now, started), kind, request.reason, duplicates, shown=is_last or kind == SUCCESS
+            job_id,
+            max(now, started),
+            kind,
+            request.reason,
+            duplicates,
+            would_reject=sum(answer.kind == WOULD_REJECT for answer in request.answers),
+            shown=is_last or kind == SUCCESS,
         )
     )
     return Page(None, writes)
@@ -340,11 +359,13 @@ def _completed(slot_id: bytes, run_id: str, result: str | None, now: int) -> Sql
     )
 
 
-def _job_ended(job_id: bytes, ended: int, kind: str, reason: str, duplicates: int, *, shown: bool) -> Sql:
+def _job_ended(
+    job_id: bytes, ended: int, kind: str, reason: str, duplicates: int, *, would_reject: int = 0, shown: bool
+) -> Sql:
     """Count an end. `shown`: it says how the job stands now; a superseded failure does not."""
     told = (kind, short(reason)) if shown else None
     return Sql(
-        "UPDATE claimant_jobs SET failed = failed + ?, duplicates = duplicates + ?,"
+        "UPDATE claimant_jobs SET failed = failed + ?, duplicates = duplicates + ?, would_reject = would_reject + ?,"
         " last_ended = CASE WHEN last_ended > ? THEN last_ended ELSE ? END,"
         " last_success = CASE WHEN ? = 0 OR last_success > ? THEN last_success ELSE ? END"
         + (", last_kind = ?, last_reason = ?" if told else "")
@@ -352,6 +373,7 @@ def _job_ended(job_id: bytes, ended: int, kind: str, reason: str, duplicates: in
         (
             int(kind == FAILED),
             duplicates,
+            would_reject,
             ended,
             ended,
             int(kind == SUCCESS),

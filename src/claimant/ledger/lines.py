@@ -4,6 +4,9 @@ Never one connection per job start: the threads of a process share at most four,
 one more is asked again, jittered, until the deadline. Names are resolved and connections made on one daemon thread,
 so that a resolver that never answers holds up nobody. A connection whose deadline passes is cut, which wakes the
 thread that waits on it: a frozen server answers no cancel request, and its kernel still acknowledges our bytes.
+
+A connection that nobody uses is given back: two hundred cron jobs that start in one second and then work for an hour must
+not hold two hundred connections meanwhile. See `idle_ms`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,19 @@ SIZE = 4
 """Connections of one process. A request holds one for about a millisecond, so four serve some thousand a second."""
 GROW_AGAIN_MS = 10_000
 """How long after a refusal a process makes do with the connections that it has."""
+
+
+SHORTEST_IDLE_MS = 50
+LONGEST_IDLE_MS = 10_000
+
+
+def idle_ms(used_for_ms: int) -> int:
+    """How long a process keeps a connection that it does not use, having used the ledger for `used_for_ms`: a tenth of that.
+
+    A process that has just come, as from cron, gives it back right after its start is recorded. One whose jobs start again
+    and again keeps it between them.
+    """
+    return min(max(used_for_ms // 10, SHORTEST_IDLE_MS), LONGEST_IDLE_MS)
 
 
 class Line:
@@ -63,11 +79,15 @@ class Busy(Exception):
 
 
 class Unreachable(Exception):
-    """No connection could be made by the deadline. `spent`: the deadline passed, rather than a refusal came."""
+    """No connection could be made by the deadline. `spent`: the deadline passed, rather than a refusal came.
 
-    def __init__(self, reason: str, *, spent: bool) -> None:
+    `full`: the server was heard meanwhile, and had no room.
+    """
+
+    def __init__(self, reason: str, *, spent: bool, full: bool) -> None:
         super().__init__(reason)
         self.spent = spent
+        self.full = full
 
 
 class Lines:
@@ -91,6 +111,7 @@ class Lines:
             line.leave_alone()
         self._changed = threading.Condition()
         self._idle = []
+        self._first_ms: int | None = None
         self._open = 0
         self._era = 0
         self._making: Future[Line] | None = None
@@ -98,6 +119,7 @@ class Lines:
         self._grow_at_ms = 0
         self._failures = 0
         self._failure: Exception | None = None
+        self._full = False
 
     @contextlib.contextmanager
     def taken(self, until_ms: int) -> Iterator[Line]:
@@ -117,11 +139,28 @@ class Lines:
                 keep = healthy and era == self._era
                 if keep:
                     self._idle.append(line)
+                    self._expire(line)
                 elif era == self._era:
                     self._open -= 1
                 self._changed.notify()
             if not keep:
                 line.close()
+
+    def _expire(self, line: Line) -> None:
+        now = clock.now_ms()
+        if self._first_ms is None:
+            self._first_ms = now
+        self._watch.after(line, now + idle_ms(now - self._first_ms), self._give_back)
+
+    def _give_back(self, line: Line) -> None:
+        """On the watch's thread: nobody has used it for long enough."""
+        with self._changed:
+            if line not in self._idle:
+                return
+            self._idle.remove(line)
+            self._open -= 1
+            self._changed.notify()
+        line.close()
 
     def drop_idle(self) -> None:
         """Close what is idle: one connection turned out to be dead, so the others may be."""
@@ -146,7 +185,8 @@ class Lines:
             failures = self._failures
             while not self._idle:
                 if self._failures != failures and self._failure is not None:
-                    raise Unreachable(str(self._failure), spent=clock.now_ms() >= until_ms) from self._failure
+                    spent = clock.now_ms() >= until_ms
+                    raise Unreachable(str(self._failure), spent=spent, full=self._full) from self._failure
                 now = clock.now_ms()
                 if (
                     self._making is None
@@ -161,9 +201,11 @@ class Lines:
                     raise Busy
                 if not self._open and (left_ms <= 0 or (self._making and now >= self._making_until_ms)):
                     # An attempt that outlasted its own deadline is not waited for again, by nobody.
-                    raise Unreachable("no connection was made in time", spent=True)
+                    raise Unreachable("no connection was made in time", spent=True, full=self._full)
                 self._changed.wait(left_ms / 1000)
-            return self._idle.pop()
+            line = self._idle.pop()
+            self._watch.keep(line)
+            return line
 
     def _make(self, until_ms: int) -> None:
         era = self._era
@@ -180,6 +222,7 @@ class Lines:
                 if error is None:
                     self._open += 1
                     self._idle.append(future.result())
+                    self._expire(future.result())
                 elif self._open == 0 or not isinstance(error, Exception):
                     self._failures += 1
                     self._failure = (
@@ -199,16 +242,20 @@ class Lines:
         pause_s = 0.02
         while True:
             try:
-                return self._connect(until_ms)
+                line = self._connect(until_ms)
             except Exception as error:
-                if not self._may_have_room(error) or clock.now_ms() + pause_s * 1000 >= until_ms:
+                self._full = self._may_have_room(error)
+                if not self._full or clock.now_ms() + pause_s * 1000 >= until_ms:
                     raise
+            else:
+                self._full = False
+                return line
             time.sleep(random.uniform(0, pause_s))  # noqa: S311 - spreads retries, hides nothing
             pause_s = min(pause_s * 2, 0.2)
 
 
 class Watch:
-    """One daemon thread that cuts connections at their deadlines."""
+    """One daemon thread that cuts connections at their deadlines, and gives back those that nobody uses."""
 
     def __init__(self) -> None:
         self.forget()
@@ -218,6 +265,7 @@ class Watch:
         """Start over without the thread: it did not survive the fork."""
         self._changed = threading.Condition()
         self._until: dict[Line, int] = {}
+        self._idle: dict[Line, tuple[int, Callable[[Line], None]]] = {}
         self._next_ms: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -234,22 +282,44 @@ class Watch:
         self.start()
         with self._changed:
             self._until[line] = until_ms
-            if self._next_ms is None or until_ms < self._next_ms:
-                self._changed.notify()
+            self._wake(until_ms)
         try:
             yield
         finally:
             with self._changed:
                 self._until.pop(line, None)
 
-    def _serve(self) -> None:
+    def after(self, line: Line, at_ms: int, act: Callable[[Line], None]) -> None:
+        """Have `act(line)` called at `at_ms`, on our thread, unless it is kept before."""
         with self._changed:
-            while True:
+            self._idle[line] = (at_ms, act)
+            self._wake(at_ms)
+
+    def keep(self, line: Line) -> None:
+        """Somebody uses it again."""
+        with self._changed:
+            self._idle.pop(line, None)
+
+    def _wake(self, at_ms: int) -> None:
+        if self._next_ms is None or at_ms < self._next_ms:
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
                 now = clock.now_ms()
                 for line in [line for line, until_ms in self._until.items() if until_ms <= now]:
                     del self._until[line]
                     line.cut()
-                self._next_ms = min(self._until.values(), default=None)
-                self._changed.wait(
-                    None if self._next_ms is None else max(self._next_ms - clock.now_ms(), 0) / 1000
-                )
+                unused = [(line, act) for line, (at_ms, act) in self._idle.items() if at_ms <= now]
+                for line, _ in unused:
+                    del self._idle[line]
+                if not unused:
+                    due = [*self._until.values(), *(at_ms for at_ms, _ in self._idle.values())]
+                    self._next_ms = min(due, default=None)
+                    self._changed.wait(
+                        None if self._next_ms is None else max(self._next_ms - clock.now_ms(), 0) / 1000
+                    )
+            # Without our lock: whoever acts takes the one of the connections, and holds it where they ask for ours.
+            for line, act in unused:
+                act(line)

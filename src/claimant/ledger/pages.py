@@ -15,7 +15,9 @@ from claimant.ledger.text import clean, digest
 SUCCESS = "ran"
 FAILED = "failed"
 UNCOMMITTED = "uncommitted"
-KEPT = "kept"
+CLAIMED = ("kept", "off")
+"""Claims at the start of a run that is not counted as one without a claim: "off" has none on purpose."""
+WOULD_REJECT = "would_reject"
 DUPLICATE = "duplicate"
 
 

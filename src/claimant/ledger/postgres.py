@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from claimant._drive import clock
 from claimant._drive.worker import Worker
 from claimant._model.durations import in_words
-from claimant._model.errors import ClaimantError, LedgerCorrupt, Refused
+from claimant._model.errors import ClaimantError, LedgerAbsent, LedgerCorrupt, Refused
 from claimant._model.records import (
     CloseSlot,
     Finish,
@@ -35,7 +35,7 @@ from claimant.ledger.address import PostgresPlace
 from claimant.ledger.book import Late, is_durable, is_last, is_repeatable, steps
 from claimant.ledger.lines import Busy, Line, Lines, Unreachable, Watch
 from claimant.ledger.pages import Page, Sql
-from claimant.ledger.patience import Patience, absent
+from claimant.ledger.patience import Patience, Unsettled, absent
 from claimant.ledger.text import with_nul, without_nul
 
 if TYPE_CHECKING:
@@ -47,8 +47,14 @@ T = TypeVar("T")
 _NOW = "(floor(extract(epoch FROM clock_timestamp()) * 1000))::bigint"
 _READ_MS = 30_000
 """Reading for people may take this long."""
+CROWDED_MS = 20_000
+"""How long the last writes of a process that ends are tried on a server that is there and crowded."""
+HEARD_MS = 5_000
+"""A server that was heard within this time, be it that it has no room, is there."""
 _INIT_LOCK = 0x636C61696D616E74
 """The advisory lock that two `init`s at once take in turn; the letters of "claimant"."""
+# Not by name: the first version had one column.
+_VERSION_ROW = b"SELECT * FROM claimant_ledger ORDER BY version DESC LIMIT 1"
 _NOT_MADE = {"42P01", "42703", "3F000"}
 """No such table, column or schema."""
 _LOCKED, _TOO_SLOW, _FORBIDDEN, _READ_ONLY = "55P03", "57014", "42501", "25006"
@@ -101,6 +107,7 @@ class PostgresLedger:
         self._watch = Watch()
         self._lines = Lines(self._connect, _may_have_room)
         self._patience = Patience(self.address)
+        self._heard_ms: int | None = None
         self._reached = False
         """Whether it ever answered: what a server says against us after that is an outage, and stops no fleet."""
 
@@ -169,10 +176,14 @@ class PostgresLedger:
             with self._connected(within_ms) as connection, connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = {within_ms}".encode())
                 connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})".encode())
-                for text in schema.statements("postgresql"):
+                *tables, version = schema.statements("postgresql")
+                for text in tables:
                     connection.execute(text.encode())
-                [[version]] = connection.execute("SELECT max(version) FROM claimant_ledger").fetchall()
-                schema.checked_version(version, self.address)
+                found: Sequence[Any] = connection.execute(_VERSION_ROW).fetchone() or ()
+                steps_up = schema.migration("postgresql", int(found[0])) if schema.is_older(found) else ()
+                for text in (*steps_up, version):
+                    connection.execute(text.encode())
+                schema.checked_version(connection.execute(_VERSION_ROW).fetchone() or (), self.address)
 
         try:
             # On a thread of its own, because a name may never resolve.
@@ -201,10 +212,50 @@ class PostgresLedger:
         repeatable: bool = True,
         last: bool = False,
     ) -> T:
-        """Do `work` on a connection within the time, with every way to fail turned into one of ours."""
-        driver = _driver()
+        """Do `work` on a connection within the time, with every way to fail turned into one of ours.
+
+        `last`: there will be no other chance, so a server that was heard a moment ago, and is only crowded, is asked again
+        for `CROWDED_MS` in all.
+        """
         if not last:
             self._patience.admit()
+        give_up_ms = clock.now_ms() + CROWDED_MS
+        while True:
+            try:
+                return self._once(within_ms, work, repeatable=repeatable)
+            except LedgerAbsent as error:
+                now = clock.now_ms()
+                silent = self._heard_ms is None or now - self._heard_ms > HEARD_MS
+                in_doubt = isinstance(error, Unsettled) and not repeatable
+                if not last or silent or in_doubt or now >= give_up_ms:
+                    raise
+            finally:
+                self._patience.gave_up()
+
+    def _once(
+        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool
+    ) -> T:
+        try:
+            result = self._tried(within_ms, work, repeatable=repeatable)
+        except Unreachable as error:
+            cause = error.__cause__
+            if isinstance(cause, ClaimantError):
+                self._patience.answered()
+                raise copy.copy(cause) from None
+            if error.full:
+                self._heard_ms = clock.now_ms()
+            what = f"no connection within {in_words(within_ms)}" if cause is None else self._words(cause)
+            if error.spent:
+                self._patience.spent(what)
+            raise absent(self.address, what) from None
+        self._heard_ms = clock.now_ms()
+        return result
+
+    def _tried(
+        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool
+    ) -> T:
+        """Once. Raises `Unreachable` without a connection, and what `_told` makes of the rest."""
+        driver = _driver()
         until_ms = clock.now_ms() + within_ms
         fresh = False
         try:
@@ -231,17 +282,6 @@ class PostgresLedger:
         except Busy:
             what = f"all connections of this process were in use for {in_words(within_ms)}"
             raise absent(self.address, what) from None
-        except Unreachable as error:
-            cause = error.__cause__
-            if isinstance(cause, ClaimantError):
-                self._patience.answered()
-                raise copy.copy(cause) from None
-            what = f"no connection within {in_words(within_ms)}" if cause is None else self._words(cause)
-            if error.spent:
-                self._patience.spent(what)
-            raise absent(self.address, what) from None
-        finally:
-            self._patience.gave_up()
 
     def _carried_out(
         self, connection: Connection[Any], request: LedgerRequest, until_ms: int, attempt: _Attempt
@@ -300,8 +340,10 @@ class PostgresLedger:
             raise
         try:
             with self._watch.over(line, max(until_ms, clock.now_ms() + self.deadline_ms)):
-                rows = connection.execute("SELECT max(version) FROM claimant_ledger").fetchall()
-            schema.checked_version(rows[0][0], self.address)
+                found = connection.execute(_VERSION_ROW).fetchone() or ()
+            if schema.is_older(found):
+                raise self._not_made()
+            schema.checked_version(found, self.address)
         except _driver().Error as error:
             line.close()
             if error.sqlstate in _NOT_MADE:

@@ -27,7 +27,7 @@ _JOBS = f"""
 SELECT j.id, j.job, j.key, j.stake, j.guarded, j.runs, j.failed, j.last_started, j.last_success, j.last_kind,
   j.last_reason, j.skips_in_row, j.last_skip, j.last_skip_holder, j.last_skip_reason, j.duplicates, j.without_claim,
   j.stall_bound_ms, j.last_slot, j.lifetime_ms, j.max_run_ms, j.last_ended, j.skips_since, j.skips, j.overlapped,
-  j.last_run, claimant_now(), j.namespace
+  j.last_run, claimant_now(), j.namespace, j.guard, j.mode, j.schedule, j.would_skip, j.would_reject
 FROM (
   SELECT j.*, row_number() OVER (PARTITION BY j.namespace, j.job ORDER BY
     CASE WHEN coalesce(j.last_skip, 0) > coalesce(j.last_started, 0) THEN j.last_skip ELSE j.last_started END DESC) AS place
@@ -51,7 +51,7 @@ ORDER BY j.job, j.namespace, r.stake, a.hole, r.claim, a.joined"""
 _RUNS = f"""
 SELECT r.id, r.run_id, j.job, j.key, r.slot_text, r.attempt, r.stake, r.guarded, r.holder, r.claim_at_start, r.started,
   r.ended, r.kind, r.claim, r.reason, r.took_ms, r.wasted_ms, r.overlapping, r.lifetime_ms, r.max_run_ms, r.renewals,
-  r.worst_gap_ms
+  r.worst_gap_ms, r.mode, r.forced, r.would
 FROM claimant_runs r JOIN claimant_jobs j ON j.id = r.job
 WHERE r.started >= ? AND {_ABOUT} ORDER BY r.started, r.run_id"""
 
@@ -145,6 +145,11 @@ def _job_row(row: Sequence[Any], unended: list[Sequence[Any]]) -> JobRow:
         unfinished_since=gone[-1][2] if gone else None,
         unfinished_holder=gone[-1][3] if gone else "",
         namespace=row[27],
+        guard=row[28],
+        mode=row[29],
+        schedule=row[30],
+        would_skip=row[31],
+        would_reject=row[32],
     )
 
 
@@ -167,7 +172,8 @@ def runs(query: Query, namespace: str, since: int, job: str | None) -> list[RunR
 
 def _run_row(row: Sequence[Any], answers: tuple[AnswerRow, ...]) -> RunRow:
     values = dict(zip(_RUN_FIELDS, row[1:], strict=True))
-    return RunRow(**values | {"guarded": bool(values["guarded"]), "answers": answers})
+    flags = {name: bool(values[name]) for name in ("guarded", "forced")}
+    return RunRow(**values | flags | {"answers": answers})
 
 
 def skips(query: Query, namespace: str, since: int, job: str | None) -> list[SkipRow]:

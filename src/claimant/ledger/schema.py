@@ -8,19 +8,25 @@ months take no more room than one day of them.
 # ruff: noqa: S608 - the texts are joined from constants of this package; every value is a parameter
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from claimant._model.errors import LedgerCorrupt
 
 Dialect = Literal["sqlite", "postgresql"]
 
-VERSION = 1
+VERSION = 2
+COMPATIBLE = 1
+"""The oldest schema version whose libraries can use this one as well: additions do not stop a fleet that is older."""
 
 MINUTES_KEPT = 1_440
 """Minutes of skips that are kept per job, key and kind: one day."""
 
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS claimant_ledger (version BIGINT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS claimant_ledger (
+  version BIGINT NOT NULL,
+  compatible BIGINT NOT NULL DEFAULT 1
+)""",
     """CREATE TABLE IF NOT EXISTS claimant_jobs (
   id {bytes} NOT NULL PRIMARY KEY,
   namespace TEXT NOT NULL,
@@ -48,7 +54,12 @@ _TABLES = (
   skips_since BIGINT,
   last_skip BIGINT,
   last_skip_holder TEXT NOT NULL DEFAULT '',
-  last_skip_reason TEXT NOT NULL DEFAULT ''
+  last_skip_reason TEXT NOT NULL DEFAULT '',
+  guard TEXT NOT NULL DEFAULT '',
+  mode TEXT NOT NULL DEFAULT 'enforce',
+  schedule TEXT NOT NULL DEFAULT '',
+  would_skip BIGINT NOT NULL DEFAULT 0,
+  would_reject BIGINT NOT NULL DEFAULT 0
 ){roomy}""",
     """CREATE TABLE IF NOT EXISTS claimant_slots (
   id {bytes} NOT NULL PRIMARY KEY,
@@ -88,7 +99,10 @@ _TABLES = (
   wasted_ms BIGINT NOT NULL DEFAULT 0,
   result TEXT,
   renewals BIGINT NOT NULL DEFAULT 0,
-  worst_gap_ms BIGINT NOT NULL DEFAULT 0
+  worst_gap_ms BIGINT NOT NULL DEFAULT 0,
+  mode TEXT NOT NULL DEFAULT 'enforce',
+  forced BIGINT NOT NULL DEFAULT 0,
+  would TEXT NOT NULL DEFAULT ''
 ){roomy}""",
     "CREATE INDEX IF NOT EXISTS claimant_runs_by_job ON claimant_runs (job, started)",
     "CREATE INDEX IF NOT EXISTS claimant_runs_by_time ON claimant_runs (started)",
@@ -119,25 +133,73 @@ _TABLES = (
   skipped_by TEXT NOT NULL,
   PRIMARY KEY (job, kind, minute)
 ){roomy}""",
-    f"INSERT INTO claimant_ledger (version) SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM claimant_ledger)",
+    (
+        f"INSERT INTO claimant_ledger (version, compatible) SELECT {VERSION}, {COMPATIBLE}"
+        " WHERE NOT EXISTS (SELECT 1 FROM claimant_ledger)"
+    ),
 )
+
+_STEPS: dict[int, tuple[tuple[str, str], ...]] = {
+    2: (
+        ("claimant_ledger", "compatible BIGINT NOT NULL DEFAULT 1"),
+        ("claimant_jobs", "guard TEXT NOT NULL DEFAULT ''"),
+        ("claimant_jobs", "mode TEXT NOT NULL DEFAULT 'enforce'"),
+        ("claimant_jobs", "schedule TEXT NOT NULL DEFAULT ''"),
+        ("claimant_jobs", "would_skip BIGINT NOT NULL DEFAULT 0"),
+        ("claimant_jobs", "would_reject BIGINT NOT NULL DEFAULT 0"),
+        ("claimant_runs", "mode TEXT NOT NULL DEFAULT 'enforce'"),
+        ("claimant_runs", "forced BIGINT NOT NULL DEFAULT 0"),
+        ("claimant_runs", "would TEXT NOT NULL DEFAULT ''"),
+    ),
+}
+"""The columns that each version added. A version only ever adds: libraries of the one before go on."""
 
 
 def statements(dialect: Dialect) -> tuple[str, ...]:
-    """The statements that make an empty ledger; each may be repeated."""
+    """The statements that make an empty ledger; each may be repeated. They change no ledger of an earlier version."""
     # Half-empty pages let PostgreSQL update a row in place, without touching an index.
     words = {"sqlite": ("BLOB", ""), "postgresql": ("BYTEA", " WITH (fillfactor = 60)")}[dialect]
     return tuple(text.replace("{bytes}", words[0]).replace("{roomy}", words[1]) for text in _TABLES)
 
 
+def migration(dialect: Dialect, found: int) -> tuple[str, ...]:
+    """The statements that bring a ledger of version `found` up to date. On PostgreSQL each may be repeated."""
+    if found >= VERSION:
+        return ()
+    may_repeat = " IF NOT EXISTS" if dialect == "postgresql" else ""
+    added = [
+        f"ALTER TABLE {table} ADD COLUMN{may_repeat} {column}"
+        for version in range(found + 1, VERSION + 1)
+        for table, column in _STEPS[version]
+    ]
+    known = (
+        f"UPDATE claimant_ledger SET version = {VERSION}, compatible = {COMPATIBLE} WHERE version < {VERSION}"
+    )
+    return (*added, known)
+
+
 def schema_sql(dialect: Dialect) -> str:
-    """The same as one script, for people who run such things themselves."""
-    return ";\n\n".join(statements(dialect)) + ";\n"
+    """What `claimant init` runs, as one script, for people who run such things themselves.
+
+    On PostgreSQL it makes a ledger or brings one of an earlier version up to date. A ledger in SQLite needs no script: it is
+    made and brought up to date by its first use.
+    """
+    texts = statements(dialect)
+    if dialect == "postgresql":
+        # Before the row with the version, which a new ledger gets as it is now.
+        texts = (*texts[:-1], *migration(dialect, 1), texts[-1])
+    return ";\n\n".join(texts) + ";\n"
 
 
-def checked_version(found: object, address: str) -> None:
-    """Raise `LedgerCorrupt` unless `found` is a version that this library reads and writes."""
-    if isinstance(found, int) and found == VERSION:
+def is_older(row: Sequence[object]) -> bool:
+    """Whether a row of `claimant_ledger`, as it is, says a version that `migration` starts from."""
+    return bool(row) and isinstance(row[0], int) and 1 <= row[0] < VERSION
+
+
+def checked_version(row: Sequence[object], address: str) -> None:
+    """Raise `LedgerCorrupt` unless this library reads and writes such a ledger. `row`: version, compatible."""
+    found, compatible = (*row, None, None)[:2]
+    if isinstance(found, int) and found >= VERSION and isinstance(compatible, int) and compatible <= VERSION:
         return
     if isinstance(found, int) and found > VERSION:
         raise LedgerCorrupt(

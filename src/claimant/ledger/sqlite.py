@@ -242,21 +242,24 @@ class SqliteLedger:
 
     def _prepare(self, connection: sqlite3.Connection, until_ms: int) -> None:
         known = _retried(lambda: _version(connection), until_ms)
-        if known is not None:
-            schema.checked_version(known[0] if known else None, self.address)
+        older = known is not None and schema.is_older(known)
+        if known is not None and not older:
+            schema.checked_version(known, self.address)
         mode = _retried(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], until_ms)
         if mode != "wal":
             raise absent(
                 self.address,
                 f"its file system does not allow the write-ahead log (journal mode {mode!r}); keep the ledger on a local disk",
             )
-        if known is None:
+        if known is None or older:
 
             def make() -> None:
-                for text in schema.statements("sqlite"):
+                # Another process may have been here since.
+                found = _version(connection) or ()
+                steps_up = schema.migration("sqlite", int(found[0])) if schema.is_older(found) else ()
+                for text in steps_up or schema.statements("sqlite"):
                     connection.execute(text)
-                made = _version(connection)
-                schema.checked_version(made[0] if made else None, self.address)
+                schema.checked_version(_version(connection) or (), self.address)
 
             self._make_synchronous(connection, "FULL")
             _in_transaction(connection, make, until_ms)
@@ -369,13 +372,16 @@ def _execute(connection: sqlite3.Connection, sql: Sql) -> list[Any]:
 
 
 def _version(connection: sqlite3.Connection) -> tuple[Any, ...] | None:
-    """The row with the schema's version: None where there is no such table, () where the table is empty."""
+    """The row with the schema's version, as it is: None where there is no such table, () where the table is empty."""
     made = connection.execute(
         "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'claimant_ledger'"
     ).fetchone()
     if made is None:
         return None
-    row: tuple[Any, ...] | None = connection.execute("SELECT max(version) FROM claimant_ledger").fetchone()
+    # Not by name: the first version had one column.
+    row: tuple[Any, ...] | None = connection.execute(
+        "SELECT * FROM claimant_ledger ORDER BY version DESC LIMIT 1"
+    ).fetchone()
     return row or ()
 
 

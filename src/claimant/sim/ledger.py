@@ -109,8 +109,8 @@ class SimLedger:
                 return self.epoch()
             case SlotState(job, key, slot, attempts):
                 return self._closed(self.slot(job, key, slot), attempts)
-            case Begin(start, attempts, close_at_start):
-                return self._begin(start, attempts, close_at_start=close_at_start)
+            case Begin(start, attempts, close_at_start, force):
+                return self._begin(start, attempts, close_at_start=close_at_start, force=force)
             case Finish():
                 return self._finish(request)
             case Skip(job, key):
@@ -130,13 +130,15 @@ class SimLedger:
             return SlotClosed(row.last_run, completed=False, reason=f"{row.failures} failed attempt(s)")
         return None
 
-    def _begin(self, start: RunStart, attempts: int, *, close_at_start: bool) -> Began | SlotClosed:
+    def _begin(
+        self, start: RunStart, attempts: int, *, close_at_start: bool, force: bool
+    ) -> Began | SlotClosed:
         now = self.world.now
         attempt = 1
         if start.slot is not None:
             slot = self.slot(start.job, start.key, start.slot)
             closed = self._closed(slot, attempts)
-            if closed is not None:
+            if closed is not None and not force:
                 return closed
             slot.begun += 1
             slot.last_run = start.run_id
