@@ -98,7 +98,7 @@ def test_enough_is_run_and_compared() -> None:
 
 def test_every_fence_names_a_language_that_the_harness_knows() -> None:
     """A misspelt ``pyhton`` would be shown and never run."""
-    known_languages = {"python", "console", "sql", "text"}
+    known_languages = {"python", "toml", "console", "sql", "text"}
     odd = [
         f"{page.name}:{block.line} {block.language!r}"
         for page in PAGES

@@ -2,11 +2,11 @@
 
 How a block is used follows from what it looks like; there are no hidden markers:
 
-* ``python`` whose first line is a comment that names a file (``# jobs.py``) is that file, written where the page runs.
-  Any other ``python`` block runs, in the order of the page, in one namespace per page.
+* ``python`` or ``toml`` whose first line is a comment that names a file (``# jobs.py``) is that file, written where the
+  page runs. Any other ``python`` block runs, in the order of the page, in one namespace per page.
 * ``sql`` is carried out on the page's PostgreSQL before anything else: the tables that the page's reader has.
 * ``console`` is run line by line where a line begins with ``$ ``; what follows is what must be printed.
-* Anything else (``text``, ``toml``) is shown only.
+* Anything else (``text``) is shown only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Block:
     def file(self) -> str | None:
         """The file that the block is, where its first line names one."""
         match = _FILE.match(self.text)
-        return match[1] if match is not None and self.language == "python" else None
+        return match[1] if match is not None and self.language in ("python", "toml") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from claimant._model.value import holder_of
 from claimant.embedded import default_ledger, default_store, in_a_container
 from claimant.evidence import Report, report
 from claimant.ledger import init as init_ledger
-from claimant.ledger import open_ledger, sql_for
+from claimant.ledger import open_ledger
 from claimant.ledger.reading import Survey
 from claimant.stores import open_store
 
@@ -273,12 +273,13 @@ def initialise(ledger: str | None, guard: str | None, *, show_sql: bool) -> list
     """Make tables, or show the statements. Says what was done."""
     if ledger is None and guard is None:
         raise Refused("CLM072", "init makes tables: say where, with --ledger URL, --guard URL, or both")
+    if show_sql:
+        from claimant.cli.init_sql import script
+
+        return script(ledger, guard)
     said: list[str] = []
     if ledger is not None:
-        said.append(sql_for(ledger) if show_sql else f"ledger tables are in {init_ledger(ledger)}")
+        said.append(f"ledger tables are in {init_ledger(ledger)}")
     if guard is not None:
-        declared = guards.once(guard)
-        said.append(
-            guards.schema_sql(declared.dialect) if show_sql else f"guard tables are in {guards.init(guard)}"
-        )
+        said.append(f"guard tables are in {guards.init(guard)}")
     return said

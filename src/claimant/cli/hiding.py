@@ -1,0 +1,71 @@
+"""Configured values for people, without the secrets in them. What is not understood is hidden as a whole.
+
+It shows what tells two places apart (scheme, host, database) and nothing that opens one.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(\S*)", re.IGNORECASE)
+_PAIR = re.compile(
+    r"(?i)([\w.-]*(?:pass|pwd|secret|token|credential|api[_-]?key)[\w.-]*\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)"
+)
+_SECRET = ("pass", "pwd", "secret", "token", "key", "auth", "cred")
+_LOCAL = ("sqlite", "memory", "django")
+
+
+def place_shown(url: str) -> str:
+    """A store's or a ledger's URL without what opens it."""
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme.lower() in _LOCAL:
+        return url
+    if not rest.startswith("//") or not scheme.replace("+", "").isalnum():
+        return HIDDEN
+    # Up to the last "@": a password may hold one, and "/" too, by mistake.
+    secret, at, where = rest[2:].rpartition("@")
+    if "?" in secret:
+        return f"{scheme}://{HIDDEN}"  # a password before the host, or one behind the "?": it cannot be told
+    user, colon, _ = secret.partition(":")
+    # Only libpq takes a name alone for a user; elsewhere a lone word before "@" may be a password that lost its colon.
+    user = user if scheme.lower() in ("postgresql", "postgres") else HIDDEN if at and not colon else user
+    where, mark, query = where.partition("?")
+    hidden = f"{user}:{HIDDEN}" if colon else user
+    return f"{scheme}://{hidden}{at}{where}{mark}{'&'.join(map(_parameter, query.split('&')))}"
+
+
+def _parameter(text: str) -> str:
+    from urllib.parse import unquote
+
+    name, equals, _ = text.partition("=")
+    secret = any(word in unquote(name).lower() for word in _SECRET)
+    return f"{name}={HIDDEN}" if equals and secret else text
+
+
+def ping_shown(url: str) -> str:
+    """A ping's URL: its scheme and host. Whoever knows the path may ping."""
+    scheme, colon, rest = url.partition("://")
+    host = re.split(r"[/?#]", rest.rpartition("@")[2], maxsplit=1)[0]
+    return f"{scheme}://{host}/{HIDDEN}" if colon and host else HIDDEN
+
+
+def text_shown(text: str) -> str:
+    """Free text, such as a guard's: URLs in it as places, and what stands behind "password=" hidden."""
+    return _PAIR.sub(rf"\1{HIDDEN}", _URL.sub(lambda found: place_shown(found[0]), text))
+
+
+def value_shown(option: str, value: object) -> str:
+    """A value of this option, for people."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return f"{value}"
+        case _ if option in ("store", "ledger"):
+            return place_shown(str(value))
+        case _ if option == "ping":
+            return ping_shown(str(value))
+        case _:
+            return text_shown(str(value))
