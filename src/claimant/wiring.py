@@ -77,6 +77,10 @@ class Wiring:
                 name=name,
             )
 
+    def tell_only(self, observer: Observer) -> None:
+        """Have `observer` told, and nobody else, the log included."""
+        self._process.observers = (observer,)
+
     def emit(self, event: Event) -> None:
         """Tell the observers."""
         self._process.emit(event)

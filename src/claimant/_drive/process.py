@@ -25,7 +25,7 @@ class Process:
     """One process's side of one store. Thread-safe."""
 
     def __init__(self, observers: Iterable[Observer], hand: Callable[[Any], None]) -> None:
-        self._observers = tuple(observers)
+        self.observers = tuple(observers)
         self._hand = hand
         self._faulty: set[int] = set()
         self.forget()
@@ -56,7 +56,7 @@ class Process:
 
     def emit(self, event: Event) -> None:
         """Tell the observers; a failing one is named once and never breaks a job."""
-        for observer in self._observers:
+        for observer in self.observers:
             try:
                 observer(event)
             except Exception:

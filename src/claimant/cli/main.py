@@ -9,6 +9,7 @@ import click
 
 from claimant.cli.commands import Commands
 from claimant.cli.places import configured, places, places_given
+from claimant.cli.run import run
 
 
 @click.group(
@@ -19,6 +20,9 @@ from claimant.cli.places import configured, places, places_given
 @click.version_option(package_name="claimant", message="claimant %(version)s")
 def main() -> None:
     """Leases make duplicate work rare; guards make duplicates harmless. See what your jobs do, and set things up."""
+
+
+main.add_command(run)
 
 
 @main.command(short_help="What each job does: one line per job, the worst first.")

@@ -8,7 +8,6 @@ tried once more, within one deadline, and what is lost all the same is counted i
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 from collections import deque
 from typing import NamedTuple
@@ -145,6 +144,8 @@ class Spooled:
             self.close()
         lost = self.kept + self._dropped
         if lost:
+            import logging  # by who has lost something, which most processes have not
+
             logging.getLogger("claimant").error(
                 "the ledger %s was away until the end of this process: %s lost [ledger.lost]",
                 self.address,
@@ -197,6 +198,6 @@ class Spooled:
 
 @atexit.register
 def _end() -> None:
-    """After `logging` was imported, so that this runs before its own farewell."""
+    """What is still kept at the interpreter's end is written, or told as lost."""
     for spooled in list(_open):
         spooled.end()

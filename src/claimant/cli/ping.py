@@ -1,0 +1,39 @@
+"""Tell a monitor of the outside that the work was done, or was not: a skip tells it nothing."""
+
+from __future__ import annotations
+
+TIMEOUT_S = 10.0
+
+
+def ping(url: str, *, failed: bool) -> str:
+    """GET `url`, with "/fail" at the end of its path where the work `failed`. What went wrong, or "". Never raises.
+
+    The "/fail" is what services of this kind have in common (https://healthchecks.io/docs/http_api/).
+    """
+    from urllib.error import HTTPError
+    from urllib.parse import urlsplit, urlunsplit
+    from urllib.request import Request, urlopen
+
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            return "its URL must begin with https:// or http://"
+        path = f"{parts.path.rstrip('/')}/fail" if failed else parts.path
+        target = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, parts.query, ""))
+        request = Request(target, headers={"User-Agent": "claimant"})  # noqa: S310 - the scheme is checked above
+        if parts.username is not None:
+            request.add_header("Authorization", _basic(parts.username, parts.password or ""))
+        with urlopen(request, timeout=TIMEOUT_S):  # noqa: S310 - as above
+            return ""
+    except HTTPError as error:
+        error.close()
+        return f"it answered {error.code}"
+    except Exception as error:  # a monitor that is away, in whatever way, is no reason to fail
+        return f"{type(getattr(error, 'reason', error)).__name__}: {getattr(error, 'reason', error)}"
+
+
+def _basic(user: str, password: str) -> str:
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    return "Basic " + b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()

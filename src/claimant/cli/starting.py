@@ -1,0 +1,241 @@
+"""From what `claimant run` was told to a job, its one start, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from claimant import Claimant, LeaseLost, Outcome, Refused, Run
+from claimant._drive import clock
+from claimant._model.errors import ClaimantError
+from claimant._model.events import Event
+from claimant._model.names import job_key, shown
+from claimant._model.outcome import Kind
+from claimant._model.policy import Absent, Mode
+from claimant.cli.child import Signals
+from claimant.cli.supervise import CommandFailed, Interrupted, Supervisor
+from claimant.embedded import in_a_container
+from claimant.guards import Attested
+
+LOST, OVER = 75, 124
+STAKES = """
+  rebuild  a derived result is overwritten with an identical one; a lease is enough
+  scan     wasted compute and some contention downstream; a lease is usually enough
+  append   rows with a natural identity; add --guard TEXT
+  notify   a person gets two messages; add --delivery at-least-once or at-most-once
+  money    money moves; add --guard TEXT: never on the lease alone"""
+"""The five stakes, with what the command line wants for them."""
+ENDS = frozenset({"run.failed", "run.stopped", "run.absent", "run.unknown"})
+SKIPPED = (Kind.DONE, Kind.HELD, Kind.ABSENT)
+
+
+class Wanted(NamedTuple):
+    """What the command line, the environment and the files say, settled. None: nothing says."""
+
+    name: str
+    command: tuple[str, ...]
+    store: str | None
+    ledger: str | None
+    namespace: str | None
+    stake: str
+    guard: str | None
+    delivery: str | None
+    every: Any
+    cron: str | None
+    tz: str | None
+    slot: str | None
+    force: bool
+    attempts: int | None
+    lifetime: Any
+    max_run: Any
+    on_loss: str | None
+    on_absent: str | None
+    skip_exit: int
+    observe: bool
+    ping: str | None
+    as_json: bool
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    print(f"claimant: {text}", file=sys.stderr, flush=True)
+
+
+def start(wanted: Wanted) -> int:
+    """Start the command once, as its job. The exit code. Raises `ClaimantError` for what is refused."""
+    began = clock.now_ms()
+    with Signals() as signals:
+        claims = _claimant(wanted)
+        try:
+            code, outcome, reason = _started(claims, wanted, signals)
+        finally:
+            claims.close()
+    pinged = None
+    if wanted.ping and not (outcome is not None and _is_skip(outcome)):
+        from claimant.cli.ping import ping
+
+        wrong = ping(wanted.ping, failed=code != 0)
+        pinged = not wrong
+        if wrong:
+            say(f"the ping was not delivered: {shown(wrong, 300)}")
+    if wanted.as_json:
+        _summary(wanted, code, outcome, reason, clock.now_ms() - began, pinged)
+    return code
+
+
+def _claimant(wanted: Wanted) -> Claimant:
+    if in_a_container():
+        for what, given in (("store", wanted.store), ("ledger", wanted.ledger)):
+            if given is None:
+                raise Refused(
+                    "CLM051",
+                    f"no {what} is named, and this is a container: the embedded one would be seen by nobody else and end with it. "
+                    f"Name one that your workers share, --{what} URL or CLAIMANT_{what.upper()}, or a file on a volume",
+                )
+    claims = Claimant(
+        wanted.store,
+        ledger=wanted.ledger,
+        namespace=wanted.namespace or "",
+        mode="observe" if wanted.observe else "enforce",
+    )
+    claims._wiring.tell_only(_tell)  # noqa: SLF001 - a command has no log to write to: it has lines
+    return claims
+
+
+def _tell(event: Event) -> None:
+    """What a person should know beside the command's own words. How it ended, its exit code says."""
+    if event.level in ("warning", "error") and event.kind not in ENDS:
+        say(f"{shown(event.name)}: {shown(event.text, 500)}" if event.name else shown(event.text, 500))
+
+
+def _started(claims: Claimant, wanted: Wanted, signals: Signals) -> tuple[int, Outcome[None] | None, str]:
+    options: dict[str, Any] = {
+        "lifetime": wanted.lifetime,
+        "attempts": wanted.attempts,
+        "max_run": wanted.max_run,
+        "on_loss": wanted.on_loss,
+        "absent": wanted.on_absent,
+        "delivery": wanted.delivery,
+        "every": wanted.every,
+        "cron": wanted.cron,
+        "tz": wanted.tz,
+        "guard": _guard(wanted),
+    }
+    declares: Any = claims.job
+    declared = declares(
+        wanted.name,
+        stake=wanted.stake,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+
+    stopped: list[LeaseLost] = []
+
+    def body(run: Run) -> None:
+        try:
+            supervisor(run)
+        except LeaseLost as lost:
+            stopped.append(lost)
+            raise
+
+    job = declared(body)
+    declaration = job._declared  # noqa: SLF001 - what was derived from the options
+    supervisor = Supervisor(
+        wanted.command,
+        signals,
+        lifetime_ms=declaration.lifetime_ms,
+        max_run_ms=declaration.max_run_ms,
+        stops=declaration.absent is not Absent.PROCEED,
+        observed=claims.mode is Mode.OBSERVE,
+        lease_key=job_key(claims.namespace, wanted.name, ""),
+        say=lambda text: say(f"{shown(wanted.name)}: {text}"),
+    )
+    try:
+        outcome: Outcome[None] = job.at(wanted.slot, force=wanted.force)()
+    except CommandFailed as failed:
+        if failed.code in (126, 127) and not str(failed).startswith(("exit code", "killed")):
+            say(str(failed))
+        return failed.code, None, str(failed)
+    except Interrupted as interrupted:
+        return interrupted.code, None, str(interrupted)
+    if stopped:
+        code = OVER if stopped[0].cause == "over" else LOST
+        say(f"{shown(wanted.name)}: {shown(str(stopped[0]), 500)}; exit code {code}")
+        return code, outcome, outcome.reason
+    if outcome.kind is Kind.RAN:
+        return 0, outcome, outcome.reason
+    say(skip_line(claims, wanted, outcome))
+    return wanted.skip_exit, outcome, outcome.reason
+
+
+def _guard(wanted: Wanted) -> Attested | None:
+    if wanted.guard is None and wanted.stake in ("append", "money"):
+        raise Refused(
+            "CLM021",
+            f"{wanted.name}: --stake {wanted.stake} never rides on the lease alone: it can be lost while the command runs, and "
+            "nobody is told. Make the command's effect reject a second attempt, and say where with --guard TEXT, e.g. --guard "
+            "'unique index one_debit'. It is believed and shown, not checked",
+            name=wanted.name,
+        )
+    return None if wanted.guard is None else Attested(wanted.guard)
+
+
+def _is_skip(outcome: Outcome[None]) -> bool:
+    return outcome.kind in SKIPPED or (outcome.kind is Kind.UNKNOWN and outcome.run_id is None)
+
+
+def skip_line(claims: Claimant, wanted: Wanted, outcome: Outcome[None]) -> str:
+    """Why the command did not run: who holds it, since when, for how long, how often in a row."""
+    name = shown(wanted.name)
+    if outcome.kind is not Kind.HELD:
+        said = "given up before" if outcome.kind is Kind.DONE and not outcome.completed else "skipped"
+        return f"{name} {said}: {shown(outcome.reason, 500)}"
+    details = outcome.details
+    holder, left = str(details["holder"] or "somebody unnamed"), details["remaining_ms"]
+    words = [f"held by {shown(holder)}{_since(claims, wanted.name, holder)}"]
+    words.append("its lease has no end (immortal)" if left is None else f"lease {_seconds(left)} left")
+    in_row = details["skips_in_row"]
+    streak = "" if in_row is None else f"; {_ordinal(int(in_row))} skip in a row"
+    return f"{name} skipped: {', '.join(words)}{streak}"
+
+
+def _since(claims: Claimant, name: str, holder: str) -> str:
+    """How long the holder's run has lasted, as the ledger knows it; nothing where it does not say."""
+    from datetime import UTC, datetime
+
+    from claimant._model.durations import in_words
+
+    try:
+        now = claims.ledger.now()
+        rows = [row for row in claims.ledger.jobs(name) if row.key == "" and row.running_since is not None]
+    except ClaimantError:
+        return ""
+    for row in rows:
+        if row.running_holder == holder and row.running_since is not None:
+            at = datetime.fromtimestamp(row.running_since / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            return f" for {in_words(max(now - row.running_since, 0))}, since {at}"
+    return ""
+
+
+def _seconds(left: object) -> str:
+    from claimant._model.durations import in_words
+
+    return in_words(int(str(left)))
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _summary(
+    wanted: Wanted, code: int, outcome: Outcome[None] | None, reason: str, took_ms: int, pinged: bool | None
+) -> None:
+    import json
+
+    found: dict[str, Any] = (
+        {"kind": "failed" if code else "ran", "name": wanted.name, "reason": reason}
+        if outcome is None
+        else outcome.as_dict()
+    )
+    found |= {"exit_code": code, "command": list(wanted.command), "took_ms": took_ms, "pinged": pinged}
+    print(json.dumps(found), file=sys.stderr, flush=True)
