@@ -161,10 +161,16 @@ def test_every_command_and_option_is_described_and_none_is_invented() -> None:
     for parameter in main.params:
         takes.setdefault(parameter.opts[-1], set()).add("claimant")
     told: dict[str, set[str]] = {}
+    section = text.partition("\n## Run\n")[2].partition("\n## ")[0]
+    of_run = re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE)
+    assert of_run
     for row in rows("cli.md"):
         option = re.match(r"(?:`-h`, )?`(--[\w-]+)`", row[0])
-        if option:
+        if option and row[0] not in of_run:
             told[option[1]] = set(commands) if row[1] == "all" else set(re.findall(r"`(\w+)`", row[1]))
+    for cell in of_run:
+        for each in re.findall(r"`(--(?!no-)[\w-]+)`", cell):
+            told.setdefault(each, set()).add("run")
     assert told.pop("--help") == set(commands)
     assert told == takes
     variables = {option.variable for option in OPTIONS.values() if option.variable}
