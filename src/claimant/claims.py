@@ -215,7 +215,9 @@ class Claimant:
             self._wiring.refuse_host_local_slots(name, "every=" if cron is None else "cron=")
 
         def decorate(body: Callable[..., Any], /) -> Any:
-            job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(self._wiring, declared, body)
+            job: Job[..., Any] | AsyncJob[..., Any] = colour_of(body, name)(
+                self, self._wiring, declared, body
+            )
             if name in self.jobs:
                 raise Refused("CLM002", f"{name}: this declaration was applied to two bodies", name=name)
             self.jobs[name] = job

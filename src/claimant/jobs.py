@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from claimant._model.journal import Journal
     from claimant._model.ops import Flow
+    from claimant.claims import Claimant
     from claimant.wiring import Wiring
 
 P = ParamSpec("P")
@@ -57,8 +58,11 @@ def decode_result(text: str | None) -> Any:
 class _Declaration(Generic[P, T]):
     """What both colours share: the declaration, and how one call becomes a flow."""
 
-    def __init__(self, wiring: Wiring, declared: Declared, body: Callable[..., Any]) -> None:
+    def __init__(
+        self, claims: Claimant, wiring: Wiring, declared: Declared, body: Callable[..., Any]
+    ) -> None:
         self.body = body
+        self._claims = claims
         self.name = declared.name
         self._wiring = wiring
         self._declared = declared

@@ -141,6 +141,24 @@ class Wiring:
         """Close the breaker: the next start asks the store again at once."""
         self._process.forget()
 
+    def move(self, store: Store, ledger: LedgerPort) -> None:
+        """Use another store and ledger from the next start on. What was open on the old ones is closed; for tests."""
+        with self._ports:
+            port, keeper = self._port, self._keeper
+            self.store, self.ledger = store, ledger
+            self._port, self._aio_port, self._table, self._aio_table, self._keeper = (
+                None,
+                None,
+                None,
+                None,
+                None,
+            )
+        if keeper is not None:
+            keeper.close(0)
+        if port is not None:
+            port.close()
+        self._process.forget()
+
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -350,6 +350,7 @@ def test_once_without_a_declared_guard_is_refused(claims: Claimant, app: str) ->
         scan()
 
 
+@pytest.mark.claimant_unguarded("what this test is about")
 def test_a_declared_guard_that_was_not_used_is_told(
     claims: Claimant, app: str, caplog: pytest.LogCaptureFixture
 ) -> None:
