@@ -336,7 +336,8 @@ def _finish(
     ended: int = yield Now()
     tenure = journal.tenure
     claim = journal.claim if tenure is None else tenure.claim(ended)
-    level: Level = "info" if kind == Kind.RAN else "warning"
+    # Under a caller's transaction every run ends uncommitted: no news for whoever reads warnings.
+    level: Level = "info" if kind in (Kind.RAN, Kind.UNCOMMITTED) else "warning"
     took = ended - started
     yield from _ledger(
         plan,

@@ -11,7 +11,17 @@ from typing import Any
 from claimant._model.guarding import ConnectionGone, Diagnosis, Trouble
 
 DRIVERS = frozenset(
-    {"sqlite3", "psycopg", "psycopg_pool", "psycopg2", "sqlalchemy", "aiosqlite", "asyncpg", "pg8000"}
+    {
+        "sqlite3",
+        "psycopg",
+        "psycopg_pool",
+        "psycopg2",
+        "sqlalchemy",
+        "aiosqlite",
+        "asyncpg",
+        "pg8000",
+        "django",
+    }
 )
 
 _SQLSTATES = {
@@ -39,7 +49,7 @@ _SECRET = re.compile(r"(?i)(://[^:/@\s]*:)[^@\s]*(@)|(password\s*=\s*)('[^']*'|\
 
 def diagnose(error: BaseException, *, broken: bool = False) -> Diagnosis:
     """`error`, classified. `broken`: the connection that the guard uses is known to be dead."""
-    raw = getattr(error, "orig", None) or error
+    raw = _raw(error)
     text = one_line(raw)
     ours = isinstance(error, (ConnectionGone, OSError, TimeoutError)) or _is_driver(error) or _is_driver(raw)
     if isinstance(error, ConnectionGone) or (broken and ours):
@@ -50,6 +60,14 @@ def diagnose(error: BaseException, *, broken: bool = False) -> Diagnosis:
     state = getattr(raw, "sqlstate", None) or getattr(raw, "pgcode", None) or _pg8000(raw)
     trouble = _SQLSTATES.get(state, Trouble.OTHER) if isinstance(state, str) else Trouble.OTHER
     return Diagnosis(trouble, _violated(raw) if trouble is Trouble.UNIQUE else (), ours, text)
+
+
+def _raw(error: BaseException) -> BaseException:
+    """The driver's own error below SQLAlchemy's or Django's."""
+    found = getattr(error, "orig", None)
+    if found is None and type(error).__module__ == "django.db.utils":
+        found = error.__cause__
+    return found if isinstance(found, BaseException) else error
 
 
 def one_line(error: BaseException) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 ACCEPTED = (
     "a sqlite3 Connection; a psycopg Connection, AsyncConnection, ConnectionPool or AsyncConnectionPool; a SQLAlchemy "
-    "Engine, Connection, Session, sessionmaker or scoped_session, or the async one of these, over SQLite or PostgreSQL"
+    "Engine, Connection, Session, sessionmaker or scoped_session, or the async one of these; django.db.connection or "
+    "connections[alias]; over SQLite or PostgreSQL"
 )
 
 
@@ -24,6 +25,7 @@ class Make(StrEnum):
     SESSION = "SQLAlchemy session"
     MAKER = "SQLAlchemy session maker"
     SCOPED = "SQLAlchemy scoped session"
+    DJANGO = "Django connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ _KINDS = (
     ("sqlalchemy.orm", "Session", Make.SESSION, False),
     ("sqlalchemy.orm", "sessionmaker", Make.MAKER, False),
     ("sqlalchemy.orm", "scoped_session", Make.SCOPED, False),
+    ("django.db.backends.base.base", "BaseDatabaseWrapper", Make.DJANGO, False),
+    ("django.utils.connection", "ConnectionProxy", Make.DJANGO, False),
     ("sqlalchemy.ext.asyncio", "AsyncEngine", Make.ENGINE, True),
     ("sqlalchemy.ext.asyncio", "AsyncConnection", Make.CONNECTION, True),
     ("sqlalchemy.ext.asyncio", "AsyncSession", Make.SESSION, True),
@@ -67,8 +71,16 @@ def recognise(handle: object) -> Recognised | None:
         loaded = sys.modules.get(module)
         kind = getattr(loaded, name, None) if loaded is not None else None
         if isinstance(kind, type) and isinstance(handle, kind):
+            # Django's caches are behind the same kind of proxy.
+            if name == "ConnectionProxy" and not _of_databases(handle):
+                return None
             return Recognised(make, waits)
     return None
+
+
+def _of_databases(proxy: Any) -> bool:
+    loaded = sys.modules.get("django.db.utils")
+    return loaded is not None and isinstance(proxy._connections, loaded.ConnectionHandler)  # noqa: SLF001 - it has no other name
 
 
 def is_volatile_client(handle: object) -> bool:

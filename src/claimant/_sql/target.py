@@ -16,20 +16,25 @@ from claimant._sql.handles import ACCEPTED, Make, is_volatile_client, kind_of, r
 VOLATILE_SCHEMES = frozenset(
     {"redis", "rediss", "valkey", "valkeys", "memcached", "memcache", "memory", "unix"}
 )
-_WHERE = 'name the database where the effect becomes durable: "postgresql:///app", "sqlite:PATH", or a ready engine or pool'
+WHERE = (
+    'name the database where the effect becomes durable: "postgresql:///app", "sqlite:PATH", "django:default", or a ready '
+    "engine or pool"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A database. `name`: PostgreSQL's database name, SQLite's path; None: it cannot be told. `address`: for people.
 
-    `url` is what connections of our own are opened with, or "".
+    `url` is what connections of our own are opened with, or "". `alias`: of Django's DATABASES, where that names it; which
+    database that is, is looked up at each use, because Django's test runner moves it.
     """
 
     dialect: Dialect
     name: str | None
     address: str
     url: str = field(default="", repr=False)
+    alias: str = ""
 
 
 def target_of(db: object) -> Target:
@@ -39,12 +44,12 @@ def target_of(db: object) -> Target:
     found = recognise(db)
     if found is None:
         if is_volatile_client(db):
-            raise _volatile(kind_of(db))
-        raise Refused("CLM040", f"once({kind_of(db)}): {_WHERE}")
+            raise volatile(kind_of(db))
+        raise Refused("CLM040", f"once({kind_of(db)}): {WHERE}")
     if not found.source:
         raise Refused(
             "CLM040",
-            f"once({found.make.value}): a declaration outlives any one connection; {_WHERE}. The connection itself goes to "
+            f"once({found.make.value}): a declaration outlives any one connection; {WHERE}. The connection itself goes to "
             "run.once(connection, effect)",
         )
     if found.make is Make.PSYCOPG_POOL:
@@ -65,7 +70,7 @@ def engine_of(db: Any, make: Make) -> Any:
 def of_engine(engine: Any) -> Target:
     """The database of a SQLAlchemy engine (the plain one). Raises `Refused` for other databases and for memory."""
     if engine is None:
-        raise Refused("CLM040", f"once(a session maker without bind=): {_WHERE}")
+        raise Refused("CLM040", f"once(a session maker without bind=): {WHERE}")
     kind = engine.dialect.name
     url = engine.url
     address = url.render_as_string(hide_password=True)
@@ -75,11 +80,11 @@ def of_engine(engine: Any) -> Target:
             or url.query.get("mode") == "memory"
             or "mode=memory" in str(url.database)
         ):
-            raise _volatile(address)
+            raise volatile(address)
         return Target(Dialect.SQLITE, _plain_path(url.database), address)
     if kind == Dialect.POSTGRESQL:
         return Target(Dialect.POSTGRESQL, url.database, address)
-    raise _not_yet(kind)
+    raise not_yet(kind)
 
 
 def of_conninfo(conninfo: str) -> Target:
@@ -99,14 +104,18 @@ def _of_text(text: str) -> Target:
     scheme, colon, rest = text.partition(":")
     base = scheme.partition("+")[0].lower()
     if not colon or not base:
-        raise Refused("CLM040", f"once({_shown(text)!r}): that is no URL; {_WHERE}")
+        raise Refused("CLM040", f"once({_shown(text)!r}): that is no URL; {WHERE}")
     if base in VOLATILE_SCHEMES:
-        raise _volatile(f"{base}:")
+        raise volatile(f"{base}:")
     if base in ("postgresql", "postgres"):
         return _postgres(text, rest)
     if base == "sqlite":
         return _sqlite(rest)
-    raise _not_yet(base)
+    if base == "django":
+        from claimant._sql.django_alias import of_alias
+
+        return of_alias(rest)
+    raise not_yet(base)
 
 
 def _postgres(text: str, rest: str) -> Target:
@@ -114,7 +123,7 @@ def _postgres(text: str, rest: str) -> Target:
 
     if not rest.startswith("//"):
         raise Refused(
-            "CLM040", f"once({_shown(text)!r}): a URL of PostgreSQL begins with postgresql://; {_WHERE}"
+            "CLM040", f"once({_shown(text)!r}): a URL of PostgreSQL begins with postgresql://; {WHERE}"
         )
     parts = urlsplit(f"postgresql:{rest}")
     user, at, hosts = parts.netloc.rpartition("@")
@@ -124,7 +133,7 @@ def _postgres(text: str, rest: str) -> Target:
     if "@" in name or ("@" in rest and not at):
         # A raw "/" or "?" in the password: what looks like the path is a part of it, and must not be shown.
         raise Refused(
-            "CLM040", f"once({_shown(text)!r}): write special characters of the password as %XX; {_WHERE}"
+            "CLM040", f"once({_shown(text)!r}): write special characters of the password as %XX; {WHERE}"
         )
     url = parts._replace(query="&".join(options)).geturl()
     known = name or parse_qs(parts.query).get("dbname", [""])[-1]
@@ -140,7 +149,7 @@ def _sqlite(rest: str) -> Target:
     path, _, query = rest.partition("?")
     path = unquote(path.removeprefix("file:"))
     if not path or path.startswith(":memory:") or "mode=memory" in query:
-        raise _volatile(f"sqlite:{path}")
+        raise volatile(f"sqlite:{path}")
     return _sqlite_file(path)
 
 
@@ -149,7 +158,7 @@ def _sqlite_file(path: str | bytes) -> Target:
 
     path = os.fsdecode(path)
     if not path or path == ":memory:":
-        raise _volatile(f"sqlite:{path}")
+        raise volatile(f"sqlite:{path}")
     try:
         path = str(Path(path).expanduser().absolute())
     except RuntimeError:
@@ -169,6 +178,10 @@ def same_database(declared: Target, given: Target) -> bool:
 
     if declared.dialect is not given.dialect:
         return False
+    if declared.alias:
+        from claimant._sql.django_alias import now
+
+        declared = now(declared)
     if declared.name is None or given.name is None or declared.name == given.name:
         return True
     if declared.dialect is Dialect.POSTGRESQL:
@@ -182,24 +195,24 @@ def same_database(declared: Target, given: Target) -> bool:
 def not_accepted(handle: object) -> Refused:
     """The refusal of a handle that `run.once` cannot use."""
     if is_volatile_client(handle):
-        return _volatile(kind_of(handle))
+        return volatile(kind_of(handle))
     return Refused(
         "CLM042", f"run.once({kind_of(handle)}, …): the effect needs a handle of its database: {ACCEPTED}"
     )
 
 
-def _volatile(what: str) -> Refused:
+def volatile(what: str) -> Refused:
     return Refused(
         "CLM041",
         f"{what} forgets: a guard must survive what the effect survives, or a restart lets the second attempt through. "
-        "Keep the lease there if you like, and " + _WHERE,
+        "Keep the lease there if you like, and " + WHERE,
     )
 
 
-def _not_yet(kind: str) -> Refused:
+def not_yet(kind: str) -> Refused:
     return Refused(
         "CLM040",
-        f"once() on {kind}: only SQLite and PostgreSQL can guard an effect in this version; {_WHERE}",
+        f"once() on {kind}: only SQLite and PostgreSQL can guard an effect in this version; {WHERE}",
     )
 
 

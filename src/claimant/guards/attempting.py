@@ -80,6 +80,12 @@ def session_of(guard: Once, handle: Any, found: Recognised) -> Session:
             return (AsyncPsycopgSession if found.waits else PsycopgSession)(
                 handle, pool=pool, declared=declared, spare=spare
             )
+        case Make.DJANGO:
+            from claimant.guards.on_django import DjangoSession, dialect_of, wrapper_of
+
+            wrapper = wrapper_of(handle)
+            _same_dialect(declared, dialect_of(wrapper), found)
+            return DjangoSession(wrapper, declared)
         case make:
             from claimant.guards.on_sqlalchemy import AsyncSqlAlchemySession, SqlAlchemySession
 

@@ -15,7 +15,7 @@ from claimant._model.errors import Refused
 from claimant._model.events import Event
 from claimant._model.operation import Operation
 from claimant._model.outcome import Answer
-from claimant._sql.handles import unscoped
+from claimant._sql.handles import Make, unscoped
 from claimant.guards import sessions
 from claimant.guards.attempting import checked, plan_of, said, session_of
 from claimant.guards.once import Context, Once, Said
@@ -27,6 +27,13 @@ async def attempt(
 ) -> Said[Any]:
     """`attempting.attempt` on the running loop; `effect` may be plain or a coroutine function."""
     found = checked(handle, effect)
+    if found.make is Make.DJANGO:
+        raise Refused(
+            "CLM042",
+            "run.once() was given a Django connection inside an `async def` body, and Django's connections are for threads. Write "
+            "the job's body as a plain function, and call the job with sync_to_async",
+            name=context.job,
+        )
     if not found.waits and guard.target.dialect is Dialect.POSTGRESQL:
         raise Refused(
             "CLM042",

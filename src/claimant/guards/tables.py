@@ -75,6 +75,8 @@ def rejections(where: Any, job: str | None = None) -> list[Rejection]:
     if found.waits:
         raise Refused("CLM042", "rejections() takes a URL or a plain handle, not one that must be awaited")
     match found.make:
+        case Make.DJANGO:
+            return _rows(_tally_of_django(where, params))
         case Make.SQLITE3:
             return _rows(_tally(_sqlite_execute(where), Dialect.SQLITE, params))
         case Make.PSYCOPG:
@@ -89,6 +91,16 @@ def rejections(where: Any, job: str | None = None) -> list[Rejection]:
             return _rows(_tally(_core_execute(where), Dialect(where.dialect.name), params))
         case _:
             raise not_accepted(where)
+
+
+def _tally_of_django(handle: Any, params: tuple[Any, ...]) -> Reply | None:
+    from claimant.guards.on_django import dialect_of, wrapper_of
+
+    wrapper = wrapper_of(handle)
+    dialect = dialect_of(wrapper)
+    wrapper.ensure_connection()
+    plain = _sqlite_execute if dialect is Dialect.SQLITE else _dbapi_execute
+    return _tally(plain(wrapper.connection), dialect, params)
 
 
 def _rows(reply: Reply | None) -> list[Rejection]:
@@ -157,6 +169,8 @@ def _with_sqlite(target: Target, work: Any, *, write: bool) -> Any:
     from contextlib import closing
     from pathlib import Path
 
+    if target.alias:
+        return _with_django(target, work)
     path = Path(target.name or "")
     if not write and not path.exists():
         return None
@@ -168,6 +182,8 @@ def _with_sqlite(target: Target, work: Any, *, write: bool) -> Any:
 
 
 def _with_postgres(target: Target, work: Any) -> Any:
+    if target.alias:
+        return _with_django(target, work)
     try:
         import psycopg
     except ImportError as error:
@@ -177,3 +193,19 @@ def _with_postgres(target: Target, work: Any) -> Any:
             return work(conn)
     except psycopg.Error as error:
         raise Refused("CLM046", f"{target.address}: {one_line(error)}") from error
+
+
+def _with_django(target: Target, work: Any) -> Any:
+    """On the driver's connection below one of Django's, for this alone: the thread's own may be in a transaction."""
+    from django.db import connections
+
+    wrapper = connections[target.alias].copy()
+    try:
+        wrapper.ensure_connection()
+        return work(wrapper.connection)
+    except Exception as error:
+        if isinstance(error, Refused) or not diagnose(error).driver:
+            raise
+        raise Refused("CLM046", f"{target.address}: {one_line(error)}") from error
+    finally:
+        wrapper.close()
