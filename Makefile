@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint test-all clean redis-server
+.PHONY: help demo test bench lint test-all clean redis-server
 SHELL := /bin/sh
 
 # What to pass on: make test ARGS="-k breaker", make demo ARGS="--store redis://… --ledger postgresql://…".
@@ -15,6 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python3.14 python
 
 DEV := .venv
 DEMO := .venv-demo
+PEERS := .venv-peers
 PIP := -m pip --disable-pip-version-check install -qq
 PYTEST := -m pytest -n logical --dist worksteal
 
@@ -41,6 +42,10 @@ test: $(DEV)/installed redis-server  ## the whole suite on real servers (ARGS="-
 	@echo "test: running the suite"
 	@$(DEV)/bin/python $(PYTEST) $(ARGS)
 
+bench: $(DEV)/installed $(PEERS)/installed  ## the speed table, beside peers and the floor (ARGS="--json FILE --rounds 60")
+	@echo "bench: starting servers of its own and measuring, a few minutes; leave the machine alone meanwhile"
+	@$(DEV)/bin/python bench/run.py --peers $(PEERS)/bin/python $(ARGS)
+
 lint: $(DEV)/installed  ## ruff, mypy, pyright: all of them, also when one finds something
 	@export PYRIGHT_PYTHON_IGNORE_WARNINGS=1; bin=$(DEV)/bin; status=0; \
 	try() { echo "lint: $$*"; "$$bin/$$@" || status=1; }; \
@@ -64,7 +69,7 @@ test-all: redis-server  ## the suite on each of 3.11, 3.12, 3.13 that this machi
 	if [ $$ran = 0 ]; then echo "test-all: none of 3.11, 3.12, 3.13 was found" >&2; exit 1; fi; exit $$status
 
 clean:  ## remove the environments and what the tools left
-	rm -rf .venv .venv-demo .venv-3.* build dist htmlcov .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-demo .venv-peers .venv-3.* build dist htmlcov .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # The demo's environment holds the core package alone; servers of your own need the clients as well.
@@ -82,6 +87,14 @@ $(DEV)/installed: pyproject.toml
 	echo "test: making the environment $(DEV) ($$($$python --version)) and installing claimant[dev] (about 500 MB on disk: real servers and the checkers are in it)"; \
 	[ -x $(DEV)/bin/python ] || $$python -m venv $(DEV)
 	@$(DEV)/bin/python $(PIP) -e '.[dev]'
+	@touch $@
+
+# What others measure up to, in an environment of its own: their versions are not ours to pin or to be pinned by.
+$(PEERS)/installed:
+	@$(find_python); \
+	echo "bench: making the environment $(PEERS) ($$($$python --version)) and installing redis, hiredis, python-redis-lock"; \
+	[ -x $(PEERS)/bin/python ] || $$python -m venv $(PEERS)
+	@$(PEERS)/bin/python $(PIP) redis hiredis python-redis-lock
 	@touch $@
 
 # A second server of the Redis family, from the distribution. The policy file keeps the package from starting
