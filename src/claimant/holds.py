@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,9 @@ from claimant._model.policy import Absent, Mode, OnLoss, Wanted
 from claimant._model.stake import checked_stake
 from claimant.leases import Lease
 from claimant.wiring import Wiring
+
+_key = functools.lru_cache(maxsize=1_024)(lease_key)
+"""A block is often entered under one name, thousands of times."""
 
 
 class Hold:
@@ -41,7 +45,7 @@ class Hold:
         )
         self._wanted = Wanted(
             name=name,
-            key=lease_key(wiring.namespace, name),
+            key=_key(wiring.namespace, name),
             label=wiring.label,
             lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=wiring.store.capabilities.shortest_ms),
             max_run_ms=duration_ms(max_run, "max_run", name=name),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -24,7 +25,9 @@ from claimant._model.holding import Tenure
 
 _log = logging.getLogger("claimant")
 CROWDED = 1_000
-"""Waiting items beyond which the keeper is woken even though none is due: it drops those that were released."""
+"""Waiting items beyond which the keeper is woken even though none is due."""
+IDLE_MS = 10_000
+"""How long an idle keeper is on watch at most before it sleeps until it is woken."""
 
 
 class Keeper:
@@ -51,29 +54,45 @@ class Keeper:
         self._duties = Duties()
         self._thread: threading.Thread | None = None
         self._wake_ms: int | None = None
+        self._watch_ms = IDLE_MS
         self._stop = threading.Event()
         self._turn = threading.Lock()
 
     def hand(self, duty: Duty) -> None:
         """Have the keeper take `duty`. It is woken only if that is due before it would look by itself."""
+        due_ms = 0
+        inbox = self._inbox
         if isinstance(duty, Tenure):
             self._handed.add(duty)
-        self._inbox.append(duty)
-        due_ms = 0
-        if isinstance(duty, Tenure):
-            due_ms = min(duty.claimed_ms + duty.lifetime_ms // 3, duty.end_ms)
+            first_ms = min(duty.lifetime_ms // 3, duty.end_ms - duty.claimed_ms)
+            due_ms = duty.claimed_ms + first_ms
+            if first_ms < self._watch_ms:
+                self._watch_ms = max(first_ms, 1)
+            if inbox and not self._drop_released():
+                due_ms = 0
+        inbox.append(duty)
         wake_ms = self._wake_ms
-        if (
-            self._thread is not None
-            and wake_ms is not None
-            and due_ms >= wake_ms
-            and len(self._inbox) < CROWDED
-        ):
+        if self._thread is not None and wake_ms is not None and due_ms >= wake_ms and len(inbox) < CROWDED:
             return
         with self._changed:
             if self._thread is None:
                 self._start()
             self._changed.notify_all()
+
+    def _drop_released(self) -> bool:
+        """Drop the leases that came and went while the keeper slept: it need not wake for them, nor they wait for it.
+
+        Without a lock, so that no holder waits here. False: another thread's duty was taken by mistake, and the keeper
+        may have looked while it was away; it is back.
+        """
+        inbox = self._inbox
+        with suppress(IndexError):  # the keeper or another holder was quicker
+            while _gone(inbox[-1]):
+                latest = inbox.pop()
+                if not _gone(latest):
+                    inbox.append(latest)
+                    return False
+        return True
 
     def _start(self) -> None:
         stop = threading.Event()
@@ -118,15 +137,29 @@ class Keeper:
 
     def _wait(self, request: ops.Inbox, stop: threading.Event) -> tuple[Any, ...] | None:
         with self._changed:
-            self._wake_ms = request.until_ms
-            if not stop.is_set() and not self._inbox:
-                left_ms = None if request.until_ms is None else request.until_ms - clock.now_ms()
-                if left_ms is None or left_ms > 0:
-                    self._changed.wait(None if left_ms is None else left_ms / 1_000)
+            until_ms = request.until_ms
+            if until_ms is None:
+                # On watch before it sleeps: a lease that comes meanwhile is due later, and wakes nobody by coming.
+                self._sleep(clock.now_ms() + self._watch_ms, stop)
+            self._sleep(until_ms, stop)
             self._wake_ms = None
             if stop.is_set():
                 return None
-            items = tuple(self._inbox)
-            for _ in items:
-                self._inbox.popleft()
-        return items
+        items: list[Duty] = []
+        with suppress(IndexError):
+            while True:
+                items.append(self._inbox.popleft())
+        return tuple(items)
+
+    def _sleep(self, until_ms: int | None, stop: threading.Event) -> None:
+        """Until woken, until `until_ms`, or not at all if there is something to do. The lock is held by the caller."""
+        self._wake_ms = until_ms
+        if stop.is_set() or self._inbox:
+            return
+        left_ms = None if until_ms is None else until_ms - clock.now_ms()
+        if left_ms is None or left_ms > 0:
+            self._changed.wait(None if left_ms is None else left_ms / 1_000)
+
+
+def _gone(duty: Duty) -> bool:
+    return isinstance(duty, Tenure) and duty.released

@@ -6,6 +6,7 @@ compare-and-set can name it whole. When it is read it is data from strangers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 FORMAT = "c1"
@@ -25,6 +26,7 @@ class LeaseValue:
         return f"{FORMAT}|{self.token}|{self.lifetime_ms}|{clean_label(self.label)}"
 
 
+@functools.lru_cache(maxsize=256)
 def clean_label(label: str) -> str:
     """A holder label that fits the value: printable ASCII without spaces or "|", at most 48 characters."""
     return "".join(char if 33 <= ord(char) < 127 and char != "|" else "_" for char in label)[:LONGEST_LABEL]

@@ -18,7 +18,7 @@ from claimant._model.errors import NotDone
 from claimant._model.ops import StoreReply, StoreRequest
 from claimant.stores.redis_asking import Batch, Command, Reply, Silence, text_of
 from claimant.stores.redis_clients import Source
-from claimant.stores.redis_codec import Facts, not_sent, talk
+from claimant.stores.redis_codec import Facts, not_sent, plainly, talk
 
 if TYPE_CHECKING:
     from claimant.stores.redis_aio import RedisAioPort
@@ -34,6 +34,7 @@ CAPABILITIES = Capabilities(
     early_removal=None,
 )
 SCAN_COUNT = 500
+BROKEN = "the connection broke in the middle"
 
 
 class RedisStore:
@@ -87,21 +88,28 @@ class RedisPort:
         except NotConnected as error:
             return not_sent(request, str(error))
         assert link is not None
-        conversation = talk(request, self._facts)
+        told: list[Reply] | Silence | None = None
         try:
+            plain = plainly(request, self._facts)
+            if plain is not None:
+                packed, usual, answer = plain
+                told = link.converse(packed, 1, until_ms)
+                if told == [usual]:
+                    self._connector.give(link)
+                    return answer
+            conversation = talk(request, self._facts)
             batch = next(conversation)
             while True:
-                try:
-                    if link is None:
-                        raise Silence("the connection broke in the middle")
-                    replies = link.exchange(batch, until_ms)
-                except Silence as silence:
+                if told is None:
+                    told = Silence(BROKEN) if link is None else link.exchange(batch, until_ms)
+                if isinstance(told, Silence):
                     if link is not None:
                         self._connector.lose(link)
                         link = None
-                    batch = conversation.throw(silence)
+                    batch = conversation.throw(told)
                 else:
-                    batch = conversation.send(replies)
+                    batch = conversation.send(told)
+                told = None
         except StopIteration as stop:
             if link is not None:
                 self._connector.give(link)
@@ -146,12 +154,12 @@ class RedisPort:
             raise NotDone(f"the lease store is absent: {error}", retry_in=1.0) from None
         try:
             replies = link.exchange(batch, until_ms)
-        except Silence as silence:
-            self._connector.lose(link)
-            raise NotDone(f"the lease store did not answer: {silence.reason}", retry_in=1.0) from None
         except BaseException:
             self._connector.lose(link)
             raise
+        if isinstance(replies, Silence):
+            self._connector.lose(link)
+            raise NotDone(f"the lease store did not answer: {replies.reason}", retry_in=1.0)
         self._connector.give(link)
         return replies
 

@@ -42,6 +42,8 @@ from claimant.stores.redis_asking import (
     Reply,
     Silence,
     asked,
+    packed_create,
+    packed_release,
     scripted,
     text_of,
     why_not_primary,
@@ -49,6 +51,7 @@ from claimant.stores.redis_asking import (
 from claimant.stores.redis_words import READ_FIRST, ErrorReply, meaning
 
 SCRIPTS = "EVAL/EVALSHA"
+GRANTED, RELEASED = Granted(), Released()
 Talk: TypeAlias = Generator[Batch, list[Reply], StoreReply]
 
 
@@ -81,6 +84,19 @@ def talk(request: StoreRequest, facts: Facts) -> Talk:
             raise TypeError(f"{type(request).__name__} is not a request to a store")
 
 
+def plainly(request: StoreRequest, facts: Facts) -> tuple[bytes, Reply, StoreReply] | None:
+    """The first command of `talk`, packed; the reply to it that needs no talk; and what that means.
+
+    Any other reply is for `talk`, which decides everything else. None where there is no such command.
+    """
+    match request:
+        case Create(key, value, ms) if facts.create_native:
+            return packed_create(key, value, ms), None, GRANTED
+        case Release(key, value) if facts.release[:1] == ("DELIFEQ",):
+            return packed_release(key, value), 1, RELEASED
+    return None
+
+
 def not_sent(request: StoreRequest, reason: str) -> StoreReply:
     """The answer to a request of which nothing was sent."""
     absent = StoreAbsent(reason)
@@ -100,7 +116,7 @@ def _create(request: Create, facts: Facts) -> Generator[Batch, list[Reply], Crea
         [reply] = yield from scripted(CREATE, [(key, value, ms)])
     match reply:
         case None:
-            return Granted()
+            return GRANTED
         case Silence():
             return StoreUnknown(reply.reason)
         case ErrorReply(code="WRONGTYPE"):
@@ -193,7 +209,7 @@ def _release(request: Release, facts: Facts) -> Generator[Batch, list[Reply], Re
             return (yield from why_not_primary()) or NotOurs()
         case ErrorReply():
             return StoreAbsent(meaning(reply, *tried))
-    return Released()
+    return RELEASED
 
 
 def _look(key: str) -> Generator[Batch, list[Reply], PeekReply]:

@@ -59,8 +59,11 @@ class RedisLink:
         sock = _socket_of(raw)
         if sock is None:
             raise NotConnected(f"no connection to {self._address}: it was closed while greeting")
+        # Never a timeout on the socket: that is two more system calls for each read, and counts from each read anew.
+        sock.setblocking(False)
         self.socket = sock
         self.reader = reader()
+        self._encrypted = isinstance(sock, ssl.SSLSocket)
         if hasattr(select, "poll"):
             self._poll = select.poll()
             self._poll.register(self.socket, select.POLLIN)
@@ -94,43 +97,70 @@ class RedisLink:
             sock.close()
         self.close()  # finds the socket closed, and has nothing to say to the server
 
-    def exchange(self, batch: Batch, until_ms: int) -> list[Reply]:
-        """Send `batch` and read its replies. Raises `Silence`: the link is then not to be used again."""
+    def exchange(self, batch: Batch, until_ms: int) -> list[Reply] | Silence:
+        """Send `batch` and read its replies. After a `Silence` the link is not to be used again."""
+        return self.converse(pack(batch), len(batch), until_ms)
+
+    def converse(self, data: bytes, wanted: int, until_ms: int) -> list[Reply] | Silence:
+        """Send commands that are packed already and read `wanted` replies. After a `Silence` the link is not to be used again."""
         replies: list[Reply] = []
-        sock, take, feed, buffer = self.socket, self.reader.gets, self.reader.feed, self.buffer
+        sock, take, buffer = self.socket, self.reader.gets, self.buffer
         try:
-            data = memoryview(pack(batch))
-            while data:
-                sock.settimeout(_left(until_ms))
-                data = data[sock.send(data) :]
-            while len(replies) < len(batch):
-                reply = take()
-                if reply is not False:
-                    replies.append(reply)
+            sent = self._send(data, until_ms)
+            while sent < len(data):
+                sent += self._send(data[sent:], until_ms)
+            if not self._encrypted:
+                self._wait(until_ms)  # nothing can have come yet
+            while True:
+                try:
+                    size = sock.recv_into(buffer)
+                except WOULD_BLOCK as reason:
+                    self._wait(until_ms, to_write=isinstance(reason, ssl.SSLWantWriteError))
                     continue
-                sock.settimeout(_left(until_ms))
-                size = sock.recv_into(buffer)
                 if not size:
-                    raise Silence("the server closed the connection before it answered", replies)
-                feed(buffer, 0, size)
+                    return Silence("the server closed the connection before it answered", replies)
+                self.reader.feed(buffer, 0, size)
+                while (reply := take()) is not False:
+                    replies.append(reply)
+                if len(replies) == wanted:
+                    return replies
+                if len(replies) > wanted:
+                    return Silence("the server answered more than it was asked", replies[:wanted])
+                if until_ms <= now_ms():
+                    raise TimeoutError
         except TimeoutError:
-            raise Silence("the server did not answer in time", replies) from None
+            return Silence("the server did not answer in time", replies)
         except OSError as error:
-            raise Silence(
+            return Silence(
                 f"the connection broke before the answer ({error.strerror or type(error).__name__})", replies
-            ) from None
+            )
         except ValueError as error:
-            raise Silence(
-                f"what answers is not a Redis or Valkey ({type(error).__name__})", replies
-            ) from None
-        return replies
+            return Silence(f"what answers is not a Redis or Valkey ({type(error).__name__})", replies)
 
+    def _send(self, data: bytes, until_ms: int) -> int:
+        """How many bytes left. Waits while none can."""
+        while True:
+            try:
+                return self.socket.send(data)
+            except WOULD_BLOCK as reason:
+                self._wait(until_ms, to_write=not isinstance(reason, ssl.SSLWantReadError))
 
-def _left(until_ms: int) -> float:
-    left_ms = until_ms - now_ms()
-    if left_ms <= 0:
-        raise TimeoutError
-    return left_ms / 1_000
+    def _wait(self, until_ms: int, *, to_write: bool = False) -> None:
+        """Until the socket can be read, or written. Raises `TimeoutError` at `until_ms`, however often signals interrupt."""
+        left_ms = until_ms - now_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        if self._poll is not None and not to_write:
+            ready = self._poll.poll(left_ms)
+        elif hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self.socket, select.POLLOUT if to_write else select.POLLIN)
+            ready = poll.poll(left_ms)
+        else:
+            reading, writing = ([], [self.socket]) if to_write else ([self.socket], [])
+            ready = [each for some in select.select(reading, writing, [], left_ms / 1_000) for each in some]
+        if not ready:
+            raise TimeoutError
 
 
 def _socket_of(raw: Raw | None) -> socket.socket | None:
