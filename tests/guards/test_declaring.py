@@ -59,7 +59,7 @@ def test_volatile_guard_is_refused_when_declared(db: Any) -> None:
 
 @pytest.mark.parametrize(
     "db",
-    ["", "app.db", "mysql://h/app", "etcd://h", "django:default", "postgresql:app", 7, None, object(), "://"],
+    ["", "app.db", "mysql://h/app", "etcd://h", "django:nowhere", "postgresql:app", 7, None, object(), "://"],
 )
 def test_what_cannot_guard_is_refused_with_what_can(db: Any) -> None:
     """The refusal names what to write instead."""

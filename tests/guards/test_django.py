@@ -12,7 +12,8 @@ import pytest
 from claimant import AsyncRun, Claimant, Refused, Run, once
 from claimant._model.outcome import AnswerKind, Kind
 from tests.guards import benches
-from tests.guards.benches import DjangoPostgres, DjangoSqlite, django_connection
+from tests.guards.django_benches import DjangoPostgres, DjangoSqlite, django_connection
+from tests.support.servers import wait
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -69,7 +70,7 @@ def test_a_commit_of_the_callers_block_closes_the_slot(claims: Claimant, bench: 
         assert (outcome.kind, outcome.value) == (Kind.UNCOMMITTED, "applied")
         [row] = claims.ledger.jobs()
         assert row.last_kind == "uncommitted"
-    claims._wiring._worker.submit(lambda: None).result(20)
+    wait(lambda: claims.ledger.jobs()[0].last_kind == "ran", "the slot to be closed", 20)
     assert debit().kind is Kind.DONE
     assert bench.notes() == 1
 

@@ -6,15 +6,17 @@ import pytest
 
 from claimant.testing.guard_bench import Bench
 from claimant.testing.guard_suite import GuardSuite, OwnedGuardSuite
-from tests.guards import benches
+from tests.guards import benches, django_benches
+
+SQLITE = benches.SQLITE | django_benches.SQLITE
 
 
 class TestSqlite(GuardSuite):
     """Plain and async, owned and joined."""
 
-    @pytest.fixture(params=benches.SQLITE)
+    @pytest.fixture(params=SQLITE)
     def bench(self, request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-        return benches.SQLITE[request.param](benches.sqlite_file(tmp_path))
+        return SQLITE[request.param](benches.sqlite_file(tmp_path))
 
 
 class TestSqliteOwned(OwnedGuardSuite):

@@ -219,7 +219,7 @@ class DjangoSession:
     def _entered(self, *, durable: bool) -> Any:
         from django.db import transaction
 
-        block = transaction.atomic(using=self._wrapper.alias, durable=durable)
+        block: Any = transaction.atomic(using=self._wrapper.alias, durable=durable)
         block.__enter__()
         self._raw = self._wrapper.connection
         if durable:

@@ -116,8 +116,8 @@ def once(
 ) -> Once:
     """Guard an effect in the database `db`: its second attempt is rejected there, in the effect's own transaction.
 
-    `db`: a URL ("postgresql:///app", "sqlite:PATH", SQLAlchemy's spelling too) or a ready engine or pool; it says where
-    the effect lands, and `run.once` is given a handle of that database. `constraint`: the name of YOUR unique index or
+    `db`: a URL ("postgresql:///app", "sqlite:PATH", "django:ALIAS", SQLAlchemy's spelling too) or a ready engine or pool; it
+    says where the effect lands, and `run.once` is given a handle of that database. `constraint`: the name of YOUR unique index or
     constraint, which then is the guard: the effect inserts plainly, and its violation is a duplicate. `longest`: the longest
     that the effect takes, as a duration; in a transaction of our own PostgreSQL ends one that is idle for longer, and a
     duplicate waits that long for the first, at most 30 s.
