@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 from claimant import Claimant
 from claimant.testing.faults import held_by_another
 from tests.cli.commands import Started, environ, words
+from tests.support.servers import wait
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -257,6 +261,74 @@ def test_a_summary_for_machines_is_the_last_line(run: Run, claims: Claimant) -> 
     assert (skipped["kind"], skipped["details"]["holder"]) == ("held", "somebody-else:1")
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "kind"),
+    [(sh("kill -TERM $PPID; exec sleep 60"), 143, "stopped"), (("no-such-command",), 127, "failed")],
+)
+def test_a_summary_of_what_did_not_succeed_names_its_run(
+    run: Run, claims: Claimant, command: tuple[str, ...], code: int, kind: str
+) -> None:
+    """What was asked to end has not failed; either way the summary is the ledger's run, with all keys of an outcome."""
+    found = json.loads(
+        run("--stake", "rebuild", "--slot", "7", "--json", command=command).stderr.splitlines()[-1]
+    )
+    [row] = claims.ledger.runs()
+    assert (found["kind"], found["exit_code"], found["slot"]) == (kind, code, "7")
+    assert (found["run_id"], found["kind"], found["claim"]) == (row.run_id, row.kind, row.claim)
+    assert {"completed", "retry_in", "details", "answers"} < set(found)
+
+
+def test_a_summary_is_last_whatever_went_wrong(run: Run, places: list[str], monitor: Monitor) -> None:
+    """A ledger that is away to the end is told of before it; a start that is refused has one too, and a monitor hears of it."""
+    away = run("--stake", "rebuild", "--json", "--ledger", "sqlite:/proc/none/ledger.db").stderr.splitlines()
+    assert "ledger.lost" in away[-2]
+    assert json.loads(away[-1])["kind"] == "ran"
+    said = run("--stake", "rebuild", "--lifetime", "1ms", "--json", "--ping", monitor.url)
+    first, summary = said.stderr.splitlines()
+    assert first.startswith("claimant: CLM011")
+    found = json.loads(summary)
+    assert (found["kind"], found["exit_code"], found["run_id"]) == ("refused", 125, None)
+    assert monitor.asked == [("/ping/abc/fail", None)]
+
+
+_BROKEN = """
+import sys
+from claimant.cli import main, starting
+def broken(*_):
+    raise ZeroDivisionError("a fault of ours")
+starting._claimant = broken
+main(sys.argv[1:])
+"""
+
+
+def test_a_fault_of_ours_is_no_exit_code_of_the_command(places: list[str]) -> None:
+    """What nobody has foreseen ends with 125, and with its traceback."""
+    line = words("rebuild", *places, "--stake", "rebuild", command=("true",))
+    said = subprocess.run(
+        [sys.executable, "-c", _BROKEN, *line[3:]], env=environ(), capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 125
+    assert said.stderr.endswith("ZeroDivisionError: a fault of ours\n")
+
+
+def test_in_a_container_nothing_is_a_default(tmp_path: Path) -> None:
+    """Store and ledger have to be named there; the line says with which options, and nothing is started."""
+    for places in ((), ("--store", "sqlite:leases.db")):
+        said = subprocess.run(
+            words("rebuild", *places, "--stake", "rebuild", command=("touch", "started")),
+            cwd=tmp_path,
+            env=environ(KUBERNETES_SERVICE_HOST="10.0.0.1"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        missing = "ledger" if places else "store"
+        assert said.returncode == 125
+        assert said.stderr.startswith(f"claimant: CLM051: no {missing} is named")
+        assert f"--{missing} URL or CLAIMANT_{missing.upper()}" in said.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_attested_guard_is_shown_as_attested(run: Run, claims: Claimant) -> None:
     """--guard is believed, recorded and shown, and is no unused guard."""
     said = run("--stake", "money", "--guard", "unique index one_debit", "--slot", "7")
@@ -294,18 +366,27 @@ def test_a_configured_job_needs_no_options(
 
 
 class Monitor:
-    """Notes what is asked of it."""
+    """Notes what is asked of it. `elsewhere`: where it redirects to; `slow`: answers once it is set."""
+
+    elsewhere = ""
+    slow: threading.Event | None = None
 
     def __init__(self, status: int = 200) -> None:
-        asked = self.asked = []  # type: list[tuple[str, str | None]]
+        monitor = self
+        self.asked: list[tuple[str, str | None]] = []
+        asked = self.asked
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 asked.append((self.path, self.headers["Authorization"]))
-                self.send_response(status)
+                if monitor.slow is not None:
+                    monitor.slow.wait(20)
+                self.send_response(302 if monitor.elsewhere else status)
+                if monitor.elsewhere:
+                    self.send_header("Location", monitor.elsewhere)
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None: ...
+            def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name there
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -332,6 +413,32 @@ def test_a_monitor_hears_of_successes_and_failures_and_never_of_a_skip(
     with held_by_another(claims, "rebuild"):
         assert run("--stake", "rebuild", "--ping", monitor.url).returncode == 0
     assert monitor.asked == [("/ping/abc?a=b", None), ("/ping/abc/fail", None)]
+
+
+def test_a_password_is_for_the_monitor_that_it_was_given_to(run: Run, monitor: Monitor) -> None:
+    """Where it redirects to another one, that one gets none."""
+    other = Monitor()
+    monitor.elsewhere = other.url
+    url = monitor.url.replace("http://", "http://me:hunter2@")
+    assert run("--stake", "rebuild", "--ping", url).stderr == ""
+    assert monitor.asked == [("/ping/abc", "Basic bWU6aHVudGVyMg==")]
+    assert other.asked == [("/ping/abc", None)]
+    other.close()
+
+
+def test_a_signal_while_the_monitor_is_told_changes_no_exit_code(
+    places: list[str], tmp_path: Path, monitor: Monitor
+) -> None:
+    """The work is done, and that is what the exit code says."""
+    monitor.slow = threading.Event()
+    line = words("rebuild", *places, "--stake", "rebuild", "--ping", monitor.url, command=("true",))
+    started = Started(tmp_path, line)
+    wait(lambda: bool(monitor.asked), "the monitor to be asked", 20)
+    started.process.terminate()
+    started.process.send_signal(signal.SIGINT)
+    time.sleep(0.1)  # a real process, which has to hear it while it waits
+    monitor.slow.set()
+    assert started.ended() == (0, "", "")
 
 
 def test_a_monitor_that_fails_is_one_line(run: Run, monitor: Monitor) -> None:

@@ -1,10 +1,9 @@
-"""`claimant run` and what it starts: signals, groups, process 1, lost and absent stores, two hundred at once."""
+"""`claimant run` and what it starts: signals, groups, process 1, lost and absent stores."""
 
 from __future__ import annotations
 
 import os
 import pty
-import re
 import select
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 
 from claimant import Claimant
 from claimant._model.names import job_key
-from claimant.testing.faults import SOMEBODY, held_by_another
+from claimant.testing.faults import SOMEBODY
 from tests.cli.commands import Started, alive, environ, gone, words
 from tests.face.outside import ask
 from tests.support.servers import Server, wait
@@ -103,6 +102,58 @@ def test_a_signal_before_the_command_starts_none(places: list[str], tmp_path: Pa
     assert not (tmp_path / "started").exists()
     with Claimant(places[1], ledger=places[3]) as claims:
         assert claims.job("rebuild", stake="rebuild")(lambda run: 1)().value == 1
+
+
+def test_an_end_is_not_waited_for_where_a_store_is(places: list[str], tmp_path: Path) -> None:
+    """TERM while an absent store is waited for: the wait is over at once, and nothing is started."""
+    started = Started(
+        tmp_path,
+        words(
+            *(
+                "rebuild",
+                "--store",
+                "redis://127.0.0.1:1/0?deadline=100ms",
+                *places[2:],
+                "--stake",
+                "rebuild",
+            ),
+            *("--on-absent", "wait:5m"),
+            command=("touch", "started"),
+        ),
+    )
+    assert started.process.stderr is not None
+    assert "the lease store is absent" in started.process.stderr.readline()
+    started.process.terminate()
+    assert started.ended(timeout=20)[0] == 128 + signal.SIGTERM
+    assert not (tmp_path / "started").exists()
+
+
+# A signal between the look at what has arrived and the start of the command.
+_BETWEEN = """
+import os, signal
+from claimant.cli.child import Child, Signals
+with Signals() as signals:
+    os.kill(os.getpid(), signal.{})
+    assert signals.arrived
+    child = Child(["sleep", "60"], dict(os.environ), signals)
+    while not child.wait(0.05):
+        pass
+    print(child.code, child.interrupted)
+"""
+
+
+@pytest.mark.parametrize(("name", "asked"), [("SIGTERM", True), ("SIGUSR1", False)])
+def test_no_signal_is_lost_before_the_command_is_there(name: str, asked: bool) -> None:
+    """What arrives just before the command is started is sent on to it."""
+    said = subprocess.run(
+        [sys.executable, "-c", _BETWEEN.format(name)],
+        env=environ(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert said.stdout == f"{128 + getattr(signal, name)} {asked}\n", said.stderr
 
 
 # The whole command, with a store that takes its time: the signal arrives meanwhile.
@@ -287,7 +338,32 @@ def test_a_killed_wrapper_leaves_a_claim_that_lapses(places: list[str], tmp_path
         started.ended()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+# What process 1 has to do with orphans, without being process 1: every user may be a subreaper (prctl(2)).
+_SUBREAPER = """
+import ctypes, os, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+from claimant.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a subreaper is Linux's")
+def test_orphans_are_reaped(places: list[str], tmp_path: Path) -> None:
+    """Whose parent has ended and who end themselves leave no zombie, while the command runs."""
+    text = (
+        "(setsid sleep 0.05 & exit 0); (sleep 0.05 & exit 0); sleep 0.4; "
+        "ps -A -o ppid=,stat= | awk -v us=$PPID '$1 == us && $2 ~ /Z/' | wc -l > zombies"
+    )
+    line = words("rebuild", *places, "--stake", "rebuild", command=sh(text))
+    started = Started(tmp_path, [sys.executable, "-c", _SUBREAPER, *line[3:]])
+    assert started.ended() == (0, "", "")
+    assert started.marked("zombies") == "0"
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="a PID namespace needs root; orphans are tested above, without one"
+)
 def test_process_one_forwards_signals_and_reaps_orphans(places: list[str], tmp_path: Path) -> None:
     """As process 1 of a container: TERM reaches the command, and no zombie is left while it runs."""
     text = (
@@ -365,60 +441,3 @@ def test_the_terminal_is_the_commands_while_it_runs(places: list[str], tmp_path:
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
     with Claimant(places[1], ledger=places[3]) as claims:
         assert claims.ledger.jobs()[0].last_kind == "stopped"
-
-
-def burst(arguments: list[str], starts: int, folder: Path) -> list[tuple[int, str]]:
-    """Start all at once; exit code and errors of each."""
-    started = [
-        subprocess.Popen(
-            ["nice", "-n", "19", *arguments],  # other tests measure what a deadline is cwd=folder, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(starts)
-    ]
-    ended = []
-    for process in started:
-        _, errors = process.communicate(timeout=120)
-        ended.append((process.returncode, errors))
-    return ended
-
-
-@pytest.mark.parametrize("kind", ["embedded", "servers"])
-def test_of_many_starts_at_once_one_runs(
-    kind: str, places: list[str], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Two hundred at once on one name and slot: one runs, the others skip, and no process and no connection is left."""
-    if kind == "servers":
-        from claimant.ledger import init
-
-        dsn = request.getfixturevalue("pg_dsn")
-        init(dsn)
-        places = ["--store", request.getfixturevalue("valkey_url"), "--ledger", f"{dsn}?deadline=20s"]
-    places = [
-        each + ("?deadline=20s" if "leases.db" in each or each.startswith("redis") else "") for each in places
-    ]
-    starts = 200
-    command = sh("echo x >> ran; while [ ! -e go ]; do sleep 0.1; done; sleep 1")
-    options = ("--stake", "rebuild", "--slot", "tonight", "-E", "99")
-    before = {process.pid for process in psutil.process_iter()}
-    (tmp_path / "go").touch()
-    ended = burst(words("rebuild", *places, *options, command=command), starts, tmp_path)
-    codes = [code for code, _ in ended]
-    assert (codes.count(0), codes.count(99)) == (1, starts - 1), [
-        line for code, line in ended if code not in (0, 99)
-    ]
-    assert (tmp_path / "ran").read_text() == "x\n"
-    skips = [line for code, line in ended if code == 99]
-    assert all(
-        re.match(r"claimant: rebuild skipped: (held by|slot tonight was done)", line) for line in skips
-    ), skips
-    left = [process for process in psutil.process_iter() if process.pid not in before]
-    assert not [
-        process
-        for process in left
-        if process.ppid() == os.getpid() and "claimant" in " ".join(process.cmdline())
-    ]
-    with Claimant(places[1], ledger=places[3]) as claims:
-        [row] = claims.ledger.jobs()
-        assert row.runs == 1
-        with held_by_another(claims, "rebuild"):
-            pass  # nobody holds it any more

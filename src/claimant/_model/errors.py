@@ -1,7 +1,8 @@
 """Errors, sorted by what the caller should do: fix the code, try later, or stop.
 
 Contention is not among them: it is a value (`Outcome`). Every error carries the name of the job or lease it
-is about, and survives pickling, because task queues send errors between processes.
+is about, and survives pickling, because task queues send errors between processes. Those that send JSON keep the
+class and `args`, so each error can be made again from its `args` alone.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ class ClaimantError(Exception):
         self.name = name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), dict(self.__dict__)))
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
 
     def __str__(self) -> str:
         return self.message
 
 
-def _rebuild(kind: type[ClaimantError], state: dict[str, Any]) -> ClaimantError:
-    error = kind.__new__(kind)
-    Exception.__init__(error, state.get("message", ""))
+def _rebuild(kind: type[ClaimantError], args: tuple[Any, ...], state: dict[str, Any]) -> ClaimantError:
+    error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
 
@@ -36,6 +36,7 @@ class Refused(ClaimantError):
 
     def __init__(self, code: str, message: str, *, name: str = "") -> None:
         super().__init__(f"{code}: {message}", name=name)
+        self.args = (code, message)
         self.code = code
 
 
@@ -46,7 +47,7 @@ class NotDone(ClaimantError):
     outcome's kind and reason in words.
     """
 
-    def __init__(self, message: str, *, retry_in: float, reason: str = "", name: str = "") -> None:
+    def __init__(self, message: str, *, retry_in: float = 1.0, reason: str = "", name: str = "") -> None:
         super().__init__(message, name=name)
         self.retry_in = retry_in
         self.reason = reason
@@ -58,7 +59,7 @@ class LeaseLost(ClaimantError):
     `cause` is one of "lost", "absent", "stalled", "over".
     """
 
-    def __init__(self, message: str, *, cause: str, name: str = "") -> None:
+    def __init__(self, message: str, *, cause: str = "", name: str = "") -> None:
         super().__init__(message, name=name)
         self.cause = cause
 

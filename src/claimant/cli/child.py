@@ -81,7 +81,8 @@ class Child:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], signals: Signals) -> None:
         """Start it. Raises `OSError` where it cannot be: not found, not executable."""
         self._signals = signals
-        self._sent = len(signals.arrived)
+        # From the first on: what arrived while the claim was asked for is meant for the command as well.
+        self._sent = 0
         self.forwarded: list[int] = []
         self.status: int | None = None
         self._terminal = _Terminal()

@@ -8,8 +8,21 @@ TIMEOUT_S = 10.0
 def ping(url: str, *, failed: bool) -> str:
     """GET `url`, with "/fail" at the end of its path where the work `failed`. What went wrong, or "". Never raises.
 
-    The "/fail" is what services of this kind have in common (https://healthchecks.io/docs/http_api/).
+    The "/fail" is what services of this kind have in common (https://healthchecks.io/docs/http_api/). It takes ten seconds at
+    most: a timeout of urllib's is one of each step, and a name that never resolves has none.
     """
+    import threading
+    from queue import Empty, SimpleQueue
+
+    said: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=lambda: said.put(_asked(url, failed=failed)), daemon=True).start()
+    try:
+        return said.get(timeout=TIMEOUT_S)
+    except Empty:
+        return f"no answer within {TIMEOUT_S:.0f} s"
+
+
+def _asked(url: str, *, failed: bool) -> str:
     from urllib.error import HTTPError
     from urllib.parse import urlsplit, urlunsplit
     from urllib.request import Request, urlopen
@@ -22,7 +35,8 @@ def ping(url: str, *, failed: bool) -> str:
         target = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, parts.query, ""))
         request = Request(target, headers={"User-Agent": "claimant"})  # noqa: S310 - the scheme is checked above
         if parts.username is not None:
-            request.add_header("Authorization", _basic(parts.username, parts.password or ""))
+            # Not for whoever it redirects to.
+            request.add_unredirected_header("Authorization", _basic(parts.username, parts.password or ""))
         with urlopen(request, timeout=TIMEOUT_S):  # noqa: S310 - as above
             return ""
     except HTTPError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from claimant._model.errors import ClaimantError
 from claimant.cli.commands import Command
 from claimant.cli.places import configured, places_of_a_run
 
@@ -22,6 +23,20 @@ class RunCommand(Command):
 
     failed = OURS
     misused = OURS
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; what nobody has foreseen is no exit code of the command either."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, ClaimantError):
+            raise
+        except KeyboardInterrupt:
+            sys.exit(128 + 2)  # before there was anybody to send it on to
+        except Exception:
+            import traceback
+
+            traceback.print_exc()
+            sys.exit(OURS)
 
 
 @click.command(
@@ -88,9 +103,13 @@ def run(ctx: click.Context, /, name: str, command: tuple[str, ...], **flags: Any
         )
     if sys.platform == "win32":
         raise click.UsageError("claimant run needs process groups, which Windows does not have", ctx)
-    from claimant.cli.starting import start
+    from claimant.cli.child import Signals
 
-    sys.exit(start(_wanted(ctx, name, command, flags)))
+    with Signals() as signals:
+        from claimant.cli.starting import start
+
+        code = start(_wanted(ctx, name, command, flags), signals)
+    sys.exit(code)
 
 
 def _wanted(ctx: click.Context, name: str, command: Sequence[str], flags: dict[str, Any]) -> Wanted:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
+from signal import Signals as Signal
 from typing import Any, NamedTuple
 
 from claimant import Claimant, LeaseLost, Outcome, Refused, Run
 from claimant._drive import clock
+from claimant._drive.stopping import Stopping, stoppable
 from claimant._model.errors import ClaimantError
 from claimant._model.events import Event
 from claimant._model.names import job_key, shown
-from claimant._model.outcome import Kind
+from claimant._model.outcome import Claim, Kind
 from claimant._model.policy import Absent, Mode
 from claimant.cli.child import Signals
-from claimant.cli.supervise import CommandFailed, Interrupted, Supervisor
+from claimant.cli.supervise import CommandFailed, Interrupted, Patience, Supervisor
 from claimant.embedded import in_a_container
 from claimant.guards import Attested
+from claimant.ledger import Spooled
 
-LOST, OVER = 75, 124
+LOST, OVER, REFUSED = 75, 124, 125
 STAKES = """
   rebuild  a derived result is overwritten with an identical one; a lease is enough
   scan     wasted compute and some contention downstream; a lease is usually enough
@@ -61,26 +64,48 @@ def say(text: str) -> None:
     print(f"claimant: {text}", file=sys.stderr, flush=True)
 
 
-def start(wanted: Wanted) -> int:
-    """Start the command once, as its job. The exit code. Raises `ClaimantError` for what is refused."""
+class Ended(NamedTuple):
+    """What one start came to. `kind`: an outcome's, or "failed" or "refused", which are none."""
+
+    code: int
+    kind: str
+    reason: str
+    outcome: Outcome[None]
+
+    @property
+    def skipped(self) -> bool:
+        """Whether nothing was wrong and nothing was run: somebody else's turn, or another time's."""
+        kind = self.outcome.kind
+        return self.kind == kind and (
+            kind in SKIPPED or (kind is Kind.UNKNOWN and self.outcome.run_id is None)
+        )
+
+
+def start(wanted: Wanted, signals: Signals) -> int:
+    """Start the command once, as its job. The exit code. What is refused is one line."""
     began = clock.now_ms()
-    with Signals() as signals:
+    try:
         claims = _claimant(wanted)
         try:
-            code, outcome, reason = _started(claims, wanted, signals)
+            ended = _started(claims, wanted, signals)
         finally:
             claims.close()
+            if isinstance(claims.ledger, Spooled):
+                claims.ledger.end()  # what is lost is told now, and not after the summary
+    except ClaimantError as error:
+        ended = Ended(REFUSED, "refused", str(error), _raised(wanted, None, str(error)))
+        say(shown(str(error), 1_000))
     pinged = None
-    if wanted.ping and not (outcome is not None and _is_skip(outcome)):
+    if wanted.ping and not ended.skipped:
         from claimant.cli.ping import ping
 
-        wrong = ping(wanted.ping, failed=code != 0)
+        wrong = ping(wanted.ping, failed=ended.kind != Kind.RAN)
         pinged = not wrong
         if wrong:
             say(f"the ping was not delivered: {shown(wrong, 300)}")
     if wanted.as_json:
-        _summary(wanted, code, outcome, reason, clock.now_ms() - began, pinged)
-    return code
+        _summary(wanted, ended, clock.now_ms() - began, pinged)
+    return ended.code
 
 
 def _claimant(wanted: Wanted) -> Claimant:
@@ -108,7 +133,7 @@ def _tell(event: Event) -> None:
         say(f"{shown(event.name)}: {shown(event.text, 500)}" if event.name else shown(event.text, 500))
 
 
-def _started(claims: Claimant, wanted: Wanted, signals: Signals) -> tuple[int, Outcome[None] | None, str]:
+def _started(claims: Claimant, wanted: Wanted, signals: Signals) -> Ended:
     options: dict[str, Any] = {
         "lifetime": wanted.lifetime,
         "attempts": wanted.attempts,
@@ -150,21 +175,47 @@ def _started(claims: Claimant, wanted: Wanted, signals: Signals) -> tuple[int, O
         say=lambda text: say(f"{shown(wanted.name)}: {text}"),
     )
     try:
-        outcome: Outcome[None] = job.at(wanted.slot, force=wanted.force)()
+        outcome = _carried_out(job, wanted, Patience(signals, supervisor))
+    except Stopping:
+        asked = signals.ending or 0
+        reason = f"{Signal(asked).name} before the command was started"
+        return Ended(128 + asked, Kind.STOPPED, reason, _raised(wanted, supervisor, reason))
     except CommandFailed as failed:
         if failed.code in (126, 127) and not str(failed).startswith(("exit code", "killed")):
             say(str(failed))
-        return failed.code, None, str(failed)
+        return Ended(failed.code, "failed", str(failed), _raised(wanted, supervisor, str(failed)))
     except Interrupted as interrupted:
-        return interrupted.code, None, str(interrupted)
+        reason = str(interrupted)
+        return Ended(interrupted.code, Kind.STOPPED, reason, _raised(wanted, supervisor, reason))
+    code = 0
     if stopped:
         code = OVER if stopped[0].cause == "over" else LOST
         say(f"{shown(wanted.name)}: {shown(str(stopped[0]), 500)}; exit code {code}")
-        return code, outcome, outcome.reason
-    if outcome.kind is Kind.RAN:
-        return 0, outcome, outcome.reason
-    say(skip_line(claims, wanted, outcome))
-    return wanted.skip_exit, outcome, outcome.reason
+    elif outcome.kind is not Kind.RAN:
+        code = wanted.skip_exit
+        say(skip_line(claims, wanted, outcome))
+    return Ended(code, outcome.kind, outcome.reason, outcome)
+
+
+def _carried_out(job: Any, wanted: Wanted, patience: Patience) -> Outcome[None]:
+    """`job.at(slot, force=…)()`, whose pauses end when an end is asked for. Raises `Stopping` then."""
+    slot = job._slot(wanted.slot)  # noqa: SLF001 - as Job.at and Job.loop do it
+    flow = job._start(Run, (), {}, slot=slot, force=wanted.force)  # noqa: SLF001
+    found: Outcome[None] = job._wiring.run(flow, lambda table: stoppable(table, patience))  # noqa: SLF001
+    return found
+
+
+def _raised(wanted: Wanted, supervisor: Supervisor | None, reason: str) -> Outcome[None]:
+    """What a start that ended otherwise than in an outcome came to, as far as an outcome can say it."""
+    run = None if supervisor is None else supervisor.run
+    return Outcome(
+        Kind.STOPPED,
+        Claim.NONE if supervisor is None else Claim(supervisor.claim),
+        wanted.name,
+        reason,
+        slot=wanted.slot if run is None else run.slot,
+        run_id=None if run is None else run.run_id,
+    )
 
 
 def _guard(wanted: Wanted) -> Attested | None:
@@ -177,10 +228,6 @@ def _guard(wanted: Wanted) -> Attested | None:
             name=wanted.name,
         )
     return None if wanted.guard is None else Attested(wanted.guard)
-
-
-def _is_skip(outcome: Outcome[None]) -> bool:
-    return outcome.kind in SKIPPED or (outcome.kind is Kind.UNKNOWN and outcome.run_id is None)
 
 
 def skip_line(claims: Claimant, wanted: Wanted, outcome: Outcome[None]) -> str:
@@ -227,15 +274,14 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _summary(
-    wanted: Wanted, code: int, outcome: Outcome[None] | None, reason: str, took_ms: int, pinged: bool | None
-) -> None:
+def _summary(wanted: Wanted, ended: Ended, took_ms: int, pinged: bool | None) -> None:
     import json
 
-    found: dict[str, Any] = (
-        {"kind": "failed" if code else "ran", "name": wanted.name, "reason": reason}
-        if outcome is None
-        else outcome.as_dict()
-    )
-    found |= {"exit_code": code, "command": list(wanted.command), "took_ms": took_ms, "pinged": pinged}
+    found = ended.outcome.as_dict() | {
+        "kind": str(ended.kind),
+        "exit_code": ended.code,
+        "command": list(wanted.command),
+        "took_ms": took_ms,
+        "pinged": pinged,
+    }
     print(json.dumps(found), file=sys.stderr, flush=True)

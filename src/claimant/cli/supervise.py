@@ -41,8 +41,31 @@ def grace_s(lifetime_ms: int) -> float:
     return min(LONGEST_GRACE_S, lifetime_ms / 4_000)
 
 
+class Patience:
+    """What a start waits on while there is no command yet: an end that is asked for ends the wait. See `stoppable`."""
+
+    def __init__(self, signals: Signals, supervisor: Supervisor) -> None:
+        self._signals = signals
+        self._supervisor = supervisor
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for `timeout` seconds at most. Whether to give up."""
+        until_ms = clock.now_ms() + round(timeout * 1_000)
+        while not (asked := self._signals.ending is not None and self._supervisor.run is None):
+            left_ms = until_ms - clock.now_ms()
+            if left_ms <= 0:
+                break
+            self._signals.wait(left_ms / 1_000)
+        return asked
+
+
 class Supervisor:
     """Runs one command as a job's body. `stops`: whether a run without an answer from the store has to stop."""
+
+    run: Run | None = None
+    """The run, once there is one."""
+    claim = "none"
+    """What had become of its claim when the command ended."""
 
     def __init__(
         self,
@@ -68,6 +91,13 @@ class Supervisor:
 
     def __call__(self, run: Run) -> None:
         """The body. Raises `CommandFailed`, `Interrupted` or `LeaseLost`."""
+        self.run = run
+        try:
+            self._supervised(run)
+        finally:
+            self.claim = run.lease.cause or "kept"
+
+    def _supervised(self, run: Run) -> None:
         asked = self._signals.ending
         if asked is not None:
             raise Interrupted(f"{signal.Signals(asked).name} before the command was started", 128 + asked)
