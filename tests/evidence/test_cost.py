@@ -23,10 +23,11 @@ def test_every_kind_of_cost_is_counted_once() -> None:
         run(guarded=False, overlapping=2, took_ms=700),
         run(guarded=True, overlapping=1),
         run(claim_at_start="absent", claim="", ended=None, kind=""),
+        run(claim_at_start="off", claim="off"),
     ]
     skips = [SkipRow("debit", "", "absent", 5, NOW, NOW, "", None, None, "store absent", "web-1/17")]
     assert cost_of(runs, skips) == OutageCost(
-        runs=8,
+        runs=9,
         without_claim=3,
         duplicates_with_claim=1,
         duplicates_without_claim=3,

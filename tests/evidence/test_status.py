@@ -196,6 +196,7 @@ def test_a_report_is_json_and_adds_up() -> None:
         "skips": 139,
         "would_skip": 0,
         "would_reject": 0,
+        "forced": 0,
         "duplicates": 3,
         "wasted_ms": 2_000,
     }
@@ -355,6 +356,17 @@ def test_observe_mode_says_what_it_would_have_stopped() -> None:
     assert "leases are off" in told
     totals = found.as_dict()["totals"]
     assert (totals["would_skip"], totals["would_reject"]) == (14, 3)
+
+
+def test_forced_runs_are_told_in_full() -> None:
+    """Runs that an operator forced are counted for all keys together; a job without any says nothing of them."""
+    rows = [job(key="a", forced=1), job(key="b", forced=2)]
+    assert "3 runs forced, of a slot that may have been closed" in policy(*rows)
+    assert not any("forced" in line for line in policy(job()))
+    found = report(rows, [], NOW)
+    assert not any("forced" in line for line in found.lines())
+    assert found.as_dict()["totals"]["forced"] == 3
+    assert [each["forced"] for each in found.as_dict()["jobs"]] == [1, 2]
 
 
 def test_the_policy_names_the_guard_and_the_schedule() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from claimant._drive.ports import LedgerPort
 from claimant._model.errors import Refused
 from claimant._model.records import Began, Begin, SlotClosed
 from claimant.ledger import init, open_ledger, schema, sql_for
-from claimant.testing.ledger_rows import SLOT, ended, started
+from claimant.testing.ledger_rows import SLOT, answer, ended, started
+from claimant.testing.ledger_suite import RecordSuite
 from tests.ledger.conftest import Open
+from tests.support.servers import wait
 
 HERE = Path(__file__).parent
 NOW = 1_796_000_000_000
@@ -77,7 +81,7 @@ def check(url: str, opened: Open) -> None:
     )
     assert isinstance(ledger.call(Begin(run)), Began)
     ledger.call(ended(run))
-    [row] = ledger.jobs()
+    [row] = ledger.jobs("rebuild-index")
     assert (row.runs, row.guard, row.mode, row.schedule, row.would_skip) == (
         2,
         "once in db",
@@ -85,7 +89,7 @@ def check(url: str, opened: Open) -> None:
         "every 1 h",
         1,
     )
-    old, new = sorted(ledger.runs(), key=lambda each: each.started)
+    old, new = sorted(ledger.runs(job="rebuild-index"), key=lambda each: each.started)
     assert (old.run_id, old.mode, old.forced, old.would) == ("r1", "enforce", False, "")
     assert (new.mode, new.forced, new.would) == ("observe", True, "held")
 
@@ -129,16 +133,86 @@ def test_an_old_file_is_brought_up_to_date_by_its_first_use(old_sqlite: str, ope
     check_versions(old_sqlite)
 
 
-def test_an_old_database_is_refused_until_init(old_postgres: str, opened: Open) -> None:
-    """Jobs never change a schema that others share: they say what to run."""
+class TestOneStepBack(RecordSuite):
+    """All that the first version of the tables was made for works in them, for a library that would like more columns."""
+
+    @pytest.fixture
+    def open_one(self, opened: Open, pg_dsn: str) -> Callable[[str], LedgerPort]:
+        with psycopg.connect(pg_dsn) as connection:
+            connection.execute((HERE / "schema_1_postgresql.sql").read_text().encode())
+        return lambda namespace: opened(f"{pg_dsn}?deadline=15s", namespace)  # the machine may be busy
+
+
+def test_an_old_database_is_used_until_init(
+    old_postgres: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that come before `init` go on without the new columns, on the same connection also after it; new ones fill them."""
+    monkeypatch.setattr("claimant.ledger.lines.SHORTEST_IDLE_MS", 60_000)
+    before = open_ledger(old_postgres, namespace="shop")
+    observed = started("scan", mode="observe", would="held", forced=True, guard="g", schedule="every 1 h")
+    closed = before.call(Begin(started(slot=SLOT)))
+    assert isinstance(closed, SlotClosed)
+    assert isinstance(before.call(Begin(observed)), Began)
+    assert {row.job: (row.mode, row.would_skip, row.forced) for row in before.jobs()} == {
+        "rebuild-index": ("enforce", 0, 0),
+        "scan": ("enforce", 0, 0),
+    }
+    assert {row.would for row in before.runs()} == {""}
+    assert before.survey(namespace="shop").version == 1
+    with psycopg.connect(old_postgres) as connection:
+        connection.execute(sql_for(old_postgres).encode())  # what a reviewer applies
+    before.call(ended(observed, answers=(answer("would_reject"),)))
+    assert before.survey(namespace="shop").version == 1, "the connection is the one from before"
+    check(old_postgres, opened)
+    check_versions(old_postgres)
+    after = open_ledger(old_postgres, namespace="shop")
+    assert after.survey(namespace="shop").version == schema.VERSION
+    assert [(row.last_kind, row.mode) for row in after.jobs("scan")] == [("ran", "enforce")]
+    before.close()
+    after.close()
+
+
+def test_tables_that_are_two_steps_back_are_refused(
+    old_postgres: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too old for this library is neither used nor changed by a job: it says what to run."""
+    monkeypatch.setattr("claimant.ledger.schema.GOES_ON_WITH", 2)
     ledger = opened(old_postgres)
     with pytest.raises(Refused, match=r"CLM080.*claimant init"):
         ledger.call(Begin(started()))
-    ledger.close()
-    with psycopg.connect(old_postgres) as connection:
-        connection.execute(sql_for(old_postgres).encode())  # what a reviewer applies
+    init(old_postgres)
+    assert isinstance(ledger.call(Begin(started())), Began)
+
+
+@pytest.mark.parametrize("held", ["read", "written"])
+def test_init_holds_up_no_job(old_postgres: str, opened: Open, held: str) -> None:
+    """While a backup or another transaction keeps `init` from altering a table, jobs pass it within their deadline."""
+    done: list[object] = []
+
+    def bring_up_to_date() -> None:
+        try:
+            done.append(init(old_postgres))
+        except BaseException as error:
+            done.append(error)
+
+    ledger = opened(f"{old_postgres}?deadline=1s")
+    thread = threading.Thread(target=bring_up_to_date)
+    with psycopg.connect(old_postgres) as backup, psycopg.connect(old_postgres, autocommit=True) as watch:
+        backup.execute("SELECT count(*) FROM claimant_jobs")
+        if held == "written":
+            backup.execute("UPDATE claimant_jobs SET skips = skips")
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        for number in range(3):
+            wait(lambda: watch.execute(waiting).fetchall() != [(0,)], "init to wait for the table", 10)
+            run = started("debit", key=f"n={number}")
+            assert isinstance(ledger.call(Begin(run)), Began)
+            ledger.call(ended(run))
+        assert done == []
+    thread.join(20)
+    assert done == [old_postgres]
+    assert len(ledger.jobs("debit")) == 3
     check(old_postgres, opened)
-    check_versions(old_postgres)
 
 
 def test_a_later_version_that_lets_us_in_is_used(url: str, opened: Open) -> None:

@@ -21,7 +21,7 @@ class TestSqlite(LedgerSuite):
 class TestPostgres(LedgerSuite):
     @pytest.fixture
     def open_one(self, opened: Open, pg_url: str) -> Callable[[str], LedgerPort]:
-        return lambda namespace: opened(pg_url, namespace)
+        return lambda namespace: opened(f"{pg_url}?deadline=15s", namespace)  # the machine may be busy
 
 
 class TestSpooled(LedgerSuite):

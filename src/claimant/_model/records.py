@@ -205,6 +205,8 @@ class JobRow:
     """Starts that were let through in observe mode, and would have been skipped."""
     would_reject: int = 0
     """Effects that were let through in observe mode, and would have been rejected."""
+    forced: int = 0
+    """Runs that an operator had run a slot that may have been closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from claimant.evidence import Report, report
 from claimant.ledger import init as init_ledger
 from claimant.ledger import open_ledger
 from claimant.ledger.reading import Survey
+from claimant.ledger.schema import VERSION
 from claimant.stores import open_store
 
 PATIENCE_MS = 3_000
@@ -103,7 +104,7 @@ def read_status(
     finally:
         book.close()
     rows: dict[str, LeaseRow] | None = None
-    notes: list[str] = []
+    notes = [] if found is None else _older(found, book.address)
     try:
         with _told(say, "asking the lease store …"):
             rows = {row.key: row for row in _scan(store, namespace)}
@@ -127,6 +128,17 @@ def read_status(
     )
     nothing = "" if found.jobs else _nothing(found, namespace, name)
     return Status(judged, tuple(notes), counted, nothing, name=name)
+
+
+def _older(found: Survey, address: str) -> list[str]:
+    """What a ledger does not tell whose tables are older than this library."""
+    if found.version >= VERSION:
+        return []
+    said = (
+        f"the ledger's tables have version {found.version}, and this claimant knows {VERSION}: what the later one added is not "
+        f"recorded until you run `claimant init --ledger {address}`"
+    )
+    return [said]
 
 
 def _named(name: str, found: Survey) -> tuple[str, str] | None:

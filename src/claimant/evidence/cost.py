@@ -19,7 +19,7 @@ from claimant._model.records import RunRow, SkipRow
 class OutageCost:
     """The cost of a period. Spans are milliseconds; `skipped` is exact to the minute at the period's edges.
 
-    `without_claim`: runs that began without one. `duplicates_with_claim` and `duplicates_without_claim`: attempts
+    `without_claim`: runs that began without one, though leases were on. `duplicates_with_claim` and `duplicates_without_claim`: attempts
     that a guard rejected in runs whose claim was kept to the end, and in all others. `wasted_ms`: the work of runs
     all of whose attempts were rejected. `overlapping_unguarded`: unguarded runs that began beside an unfinished one,
     and `overlapping_ms` their work. `unfinished`: runs that never ended.
@@ -50,7 +50,7 @@ def cost_of(runs: Iterable[RunRow], skips: Iterable[SkipRow] = ()) -> OutageCost
     total = without = kept = other = wasted = overlapping = overlapping_ms = unfinished = 0
     for run in runs:
         total += 1
-        without += run.claim_at_start != Claim.KEPT
+        without += run.claim_at_start not in (Claim.KEPT, Claim.OFF)
         rejected = sum(answer.kind == AnswerKind.DUPLICATE for answer in run.answers)
         if (run.claim or run.claim_at_start) == Claim.KEPT:
             kept += rejected

@@ -257,8 +257,14 @@ def policy(*rows: JobRow) -> tuple[str, ...]:
             f"{_times(total(lambda row: row.overlaps), 'unguarded overlap')}, "
             f"{_times(total(lambda row: row.skips_total), 'skip')}"
         ),
+        *filter(None, (_forced(total(lambda row: row.forced)),)),
         *filter(None, (_observed(rows, job.mode),)),
     )
+
+
+def _forced(runs: int) -> str:
+    """Runs that an operator asked for, whatever their slot said; "" without any."""
+    return f"{_times(runs, 'run')} forced, of a slot that may have been closed" if runs else ""
 
 
 def _observed(rows: Iterable[JobRow], mode: str) -> str:
@@ -382,6 +388,7 @@ class Report:
                 "skips": sum(row.skips_total for row in rows),
                 "would_skip": sum(row.would_skip for row in rows),
                 "would_reject": sum(row.would_reject for row in rows),
+                "forced": sum(row.forced for row in rows),
                 "duplicates": self.duplicates,
                 "wasted_ms": self.wasted_ms,
             },

@@ -50,7 +50,7 @@ def open_ledger(
 
 
 def init(target: str) -> str:
-    """Make the ledger's tables where they are missing, and return its address. Safe to repeat, and by two at once.
+    """Make the ledger's tables or bring older ones up to date, and return its address. Safe to repeat, and by two at once.
 
     Raises:
         LedgerAbsent: it did not answer, or does not let us.

@@ -36,12 +36,14 @@ from claimant.ledger.pages import (
     Sql,
     Steps,
     ids_of,
+    insert,
     locked,
     optional_bytes,
     same,
     slot_facts,
+    update,
 )
-from claimant.ledger.schema import MINUTES_KEPT
+from claimant.ledger.schema import MINUTES_KEPT, VERSION
 from claimant.ledger.text import clean, digest, short
 
 _AT_MOST_ONCE = "and not recorded as completed; delivery is at most once, so it is not tried again"
@@ -88,19 +90,19 @@ def is_last(request: LedgerRequest) -> bool:
     return isinstance(request, Late) and request.last
 
 
-def steps(namespace: str, request: LedgerRequest, now_ms: int) -> Steps:
-    """The steps of one request in one namespace. `now_ms`: the holder's clock, for what waited."""
+def steps(namespace: str, request: LedgerRequest, now_ms: int, *, version: int = VERSION) -> Steps:
+    """The steps of one request in one namespace of a ledger of this schema version. `now_ms`: the holder's clock, for what waited."""
     age_ms = 0
     if isinstance(request, Late):
         age_ms = max(now_ms - request.at_ms, 0)
         request = request.request
     match request:
         case Begin():
-            return _begin(namespace, request)
+            return _begin(namespace, request, version)
         case Finish():
-            return _finish(namespace, request, age_ms)
+            return _finish(namespace, request, age_ms, version)
         case CloseSlot(run_id):
-            return _close_slot(namespace, run_id, age_ms)
+            return _close_slot(namespace, run_id, age_ms, version)
         case Skip():
             return _skip(namespace, request, age_ms)
         case SlotState():
@@ -112,7 +114,7 @@ def steps(namespace: str, request: LedgerRequest, now_ms: int) -> Steps:
 # -- begin ---------------------------------------------------------------------------------------------------------
 
 
-def _begin(namespace: str, request: Begin) -> Steps:
+def _begin(namespace: str, request: Begin, version: int) -> Steps:
     start = request.run
     run, job_id, slot_id = ids_of(namespace, start)
     job = yield from locked(namespace, start.job, start.key, job_id)
@@ -134,13 +136,14 @@ def _begin(namespace: str, request: Begin) -> Steps:
         if closed is not None:
             return Page(closed)
     attempt = 1 if slot is None else slot.attempts + 1
-    writes = [_insert_run(run, job_id, slot_id, start, attempt, now, overlapping)]
+    writes = [_insert_run(version, run, job_id, slot_id, start, attempt, now, overlapping)]
     if slot_id is not None:
         writes.append(_slot_started(slot_id, job_id, start, run, now))
         if request.close_at_start:
             writes.append(
+                # A forced start of a slot that is done leaves it done.
                 Sql(
-                    "UPDATE claimant_slots SET closed = ?, closed_by = ?, completed = 0, reason = ? WHERE id = ?",
+                    "UPDATE claimant_slots SET closed = ?, closed_by = ?, reason = ? WHERE id = ? AND completed = 0",
                     (
                         now,
                         clean(start.run_id),
@@ -149,13 +152,13 @@ def _begin(namespace: str, request: Begin) -> Steps:
                     ),
                 )
             )
-    writes.append(
-        _job_started(job_id, start, run, max(now, job.last_started or 0), overlapping, in_order=True)
-    )
+    last = max(now, job.last_started or 0)
+    writes.append(_job_started(version, job_id, start, run, last, overlapping, in_order=True))
     return Page(Began(attempt, overlapping), writes)
 
 
 def _insert_run(
+    version: int,
     run: bytes,
     job_id: bytes,
     slot_id: bytes | None,
@@ -164,31 +167,27 @@ def _insert_run(
     started: int,
     overlapping: int,
 ) -> Sql:
-    return Sql(
-        "INSERT INTO claimant_runs (id, run_id, job, slot, slot_text, attempt, stake, guarded, holder, claim_at_start,"
-        " lifetime_ms, stall_bound_ms, max_run_ms, overlapping, started, mode, forced, would)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            run,
-            clean(start.run_id),
-            job_id,
-            slot_id,
-            None if start.slot is None else clean(start.slot),
-            attempt,
-            start.stake,
-            int(start.guarded),
-            short(start.holder),
-            start.claim,
-            start.lifetime_ms,
-            start.stall_bound_ms,
-            start.max_run_ms,
-            overlapping,
-            started,
-            start.mode,
-            int(start.forced),
-            start.would,
-        ),
-    )
+    values = {
+        "id": run,
+        "run_id": clean(start.run_id),
+        "job": job_id,
+        "slot": slot_id,
+        "slot_text": None if start.slot is None else clean(start.slot),
+        "attempt": attempt,
+        "stake": start.stake,
+        "guarded": int(start.guarded),
+        "holder": short(start.holder),
+        "claim_at_start": start.claim,
+        "lifetime_ms": start.lifetime_ms,
+        "stall_bound_ms": start.stall_bound_ms,
+        "max_run_ms": start.max_run_ms,
+        "overlapping": overlapping,
+        "started": started,
+        "mode": start.mode,
+        "forced": int(start.forced),
+        "would": start.would,
+    }
+    return insert(version, "claimant_runs", values)
 
 
 def _slot_started(slot_id: bytes, job_id: bytes, start: RunStart, run: bytes, started: int) -> Sql:
@@ -201,45 +200,45 @@ def _slot_started(slot_id: bytes, job_id: bytes, start: RunStart, run: bytes, st
 
 
 def _job_started(
-    job_id: bytes, start: RunStart, run: bytes, started: int, overlapping: int, *, in_order: bool
+    version: int,
+    job_id: bytes,
+    start: RunStart,
+    run: bytes,
+    started: int,
+    overlapping: int,
+    *,
+    in_order: bool,
 ) -> Sql:
     """Count a start. `in_order`: nothing later of this job has been recorded yet."""
-    counted = (
-        int(start.claim not in CLAIMED),
-        int(overlapping > 0 and not start.guarded),
-        int(start.would != ""),
-    )
-    count = (
-        "UPDATE claimant_jobs SET runs = runs + 1, without_claim = without_claim + ?, overlapped = overlapped + ?,"
-        " would_skip = would_skip + ?"
-    )
-    if not in_order:
-        return Sql(f"{count} WHERE id = ?", (*counted, job_id))
-    return Sql(
-        f"{count}, guard = ?, mode = ?, schedule = ?, stake = ?, guarded = ?, lifetime_ms = ?, stall_bound_ms = ?, max_run_ms = ?, last_run = ?, last_slot = ?,"
-        " last_started = ?, skips_in_row = 0, skips_since = NULL WHERE id = ?",
-        (
-            *counted,
-            short(start.guard),
-            start.mode,
-            short(start.schedule),
-            start.stake,
-            int(start.guarded),
-            start.lifetime_ms,
-            start.stall_bound_ms,
-            start.max_run_ms,
-            run,
-            None if start.slot is None else clean(start.slot),
-            started,
-            job_id,
-        ),
-    )
+    counted = {
+        "runs": 1,
+        "without_claim": int(start.claim not in CLAIMED),
+        "overlapped": int(overlapping > 0 and not start.guarded),
+        "would_skip": int(start.would != ""),
+        "forced": int(start.forced),
+    }
+    shown = {
+        "guard": short(start.guard),
+        "mode": start.mode,
+        "schedule": short(start.schedule),
+        "stake": start.stake,
+        "guarded": int(start.guarded),
+        "lifetime_ms": start.lifetime_ms,
+        "stall_bound_ms": start.stall_bound_ms,
+        "max_run_ms": start.max_run_ms,
+        "last_run": run,
+        "last_slot": None if start.slot is None else clean(start.slot),
+        "last_started": started,
+        "skips_in_row": 0,
+        "skips_since": None,
+    }
+    return update(version, "claimant_jobs", job_id, add=counted, put=shown if in_order else {})
 
 
 # -- finish --------------------------------------------------------------------------------------------------------
 
 
-def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
+def _finish(namespace: str, request: Finish, age_ms: int, version: int) -> Steps:
     start = request.start
     if start is None:
         rows = yield Sql(
@@ -273,7 +272,9 @@ def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
         is_last = started >= (job.last_started or 0)
         newest = slot is None or started >= (slot.last_started or 0)
         in_order = is_last and started >= (job.last_skip or 0)
-        writes += _missing_start(run, job_id, slot_id, slot, start, started, in_order=in_order, newest=newest)
+        writes += _missing_start(
+            version, run, job_id, slot_id, slot, start, started, in_order=in_order, newest=newest
+        )
     kind = request.kind
     mine = slot is not None and slot.closed_by == request.run_id
     duplicates = sum(answer.kind == DUPLICATE for answer in request.answers)
@@ -318,6 +319,7 @@ def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
         )
     writes.append(
         _job_ended(
+            version,
             job_id,
             max(now, started),
             kind,
@@ -331,6 +333,7 @@ def _finish(namespace: str, request: Finish, age_ms: int) -> Steps:
 
 
 def _missing_start(
+    version: int,
     run: bytes,
     job_id: bytes,
     slot_id: bytes | None,
@@ -342,12 +345,12 @@ def _missing_start(
     newest: bool,
 ) -> list[Sql]:
     attempt = 1 if slot is None else slot.attempts + 1
-    writes = [_insert_run(run, job_id, slot_id, start, attempt, started, 0)]
+    writes = [_insert_run(version, run, job_id, slot_id, start, attempt, started, 0)]
     if slot_id is not None and newest:
         writes.append(_slot_started(slot_id, job_id, start, run, started))
     elif slot_id is not None:
         writes.append(Sql("UPDATE claimant_slots SET attempts = attempts + 1 WHERE id = ?", (slot_id,)))
-    writes.append(_job_started(job_id, start, run, started, 0, in_order=in_order))
+    writes.append(_job_started(version, job_id, start, run, started, 0, in_order=in_order))
     return writes
 
 
@@ -360,35 +363,36 @@ def _completed(slot_id: bytes, run_id: str, result: str | None, now: int) -> Sql
 
 
 def _job_ended(
-    job_id: bytes, ended: int, kind: str, reason: str, duplicates: int, *, would_reject: int = 0, shown: bool
+    version: int,
+    job_id: bytes,
+    ended: int,
+    kind: str,
+    reason: str,
+    duplicates: int,
+    *,
+    would_reject: int = 0,
+    shown: bool,
 ) -> Sql:
     """Count an end. `shown`: it says how the job stands now; a superseded failure does not."""
-    told = (kind, short(reason)) if shown else None
-    return Sql(
-        "UPDATE claimant_jobs SET failed = failed + ?, duplicates = duplicates + ?, would_reject = would_reject + ?,"
-        " last_ended = CASE WHEN last_ended > ? THEN last_ended ELSE ? END,"
-        " last_success = CASE WHEN ? = 0 OR last_success > ? THEN last_success ELSE ? END"
-        + (", last_kind = ?, last_reason = ?" if told else "")
-        + " WHERE id = ?",
-        (
-            int(kind == FAILED),
-            duplicates,
-            would_reject,
-            ended,
-            ended,
-            int(kind == SUCCESS),
-            ended,
-            ended,
-            *(told or ()),
-            job_id,
-        ),
+    last = Sql(
+        "last_ended = CASE WHEN last_ended > ? THEN last_ended ELSE ? END,"
+        " last_success = CASE WHEN ? = 0 OR last_success > ? THEN last_success ELSE ? END",
+        (ended, ended, int(kind == SUCCESS), ended, ended),
+    )
+    return update(
+        version,
+        "claimant_jobs",
+        job_id,
+        add={"failed": int(kind == FAILED), "duplicates": duplicates, "would_reject": would_reject},
+        put={"last_kind": kind, "last_reason": short(reason)} if shown else {},
+        and_also=last,
     )
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _close_slot(namespace: str, run_id: str, age_ms: int) -> Steps:
+def _close_slot(namespace: str, run_id: str, age_ms: int, version: int) -> Steps:
     run = digest(namespace, run_id)
     rows = yield Sql("SELECT job FROM claimant_runs WHERE id = ?", (run,))
     if not rows:
@@ -406,7 +410,7 @@ def _close_slot(namespace: str, run_id: str, age_ms: int) -> Steps:
         if slot_id is not None:
             writes.append(_completed(slot_id, run_id, result, now))
         writes.append(Sql("UPDATE claimant_runs SET kind = ? WHERE id = ?", (SUCCESS, run)))
-        writes.append(_job_ended(job_id, now, SUCCESS, "", 0, shown=same(job.last_run, run)))
+        writes.append(_job_ended(version, job_id, now, SUCCESS, "", 0, shown=same(job.last_run, run)))
     return Page(None, writes)
 
 

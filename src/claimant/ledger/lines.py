@@ -25,6 +25,7 @@ from claimant._drive import clock
 from claimant._drive.fork import on_fork
 from claimant._drive.worker import Worker
 from claimant.ledger import forks
+from claimant.ledger.schema import VERSION
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,8 +34,9 @@ SIZE = 4
 """Connections of one process. A request holds one for about a millisecond, so four serve some thousand a second."""
 GROW_AGAIN_MS = 10_000
 """How long after a refusal a process makes do with the connections that it has."""
-
-
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Between two attempts at a server without room, at most: each is a process that the server starts for nothing, so a crowd that
+asks often keeps itself waiting."""
 SHORTEST_IDLE_MS = 50
 LONGEST_IDLE_MS = 10_000
 
@@ -50,6 +52,9 @@ def idle_ms(used_for_ms: int) -> int:
 
 class Line:
     """One connection, and a second handle on its socket that is good for nothing but cutting it."""
+
+    version = VERSION
+    """Of the ledger's schema, as it was when the connection was made."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -120,6 +125,7 @@ class Lines:
         self._failures = 0
         self._failure: Exception | None = None
         self._full = False
+        self._waiting = 0
 
     @contextlib.contextmanager
     def taken(self, until_ms: int) -> Iterator[Line]:
@@ -156,6 +162,10 @@ class Lines:
         """On the watch's thread: nobody has used it for long enough."""
         with self._changed:
             if line not in self._idle:
+                return
+            if self._waiting:
+                # Whoever it was made for has not come to run yet, on a machine that is busy.
+                self._expire(line)
                 return
             self._idle.remove(line)
             self._open -= 1
@@ -202,7 +212,11 @@ class Lines:
                 if not self._open and (left_ms <= 0 or (self._making and now >= self._making_until_ms)):
                     # An attempt that outlasted its own deadline is not waited for again, by nobody.
                     raise Unreachable("no connection was made in time", spent=True, full=self._full)
-                self._changed.wait(left_ms / 1000)
+                self._waiting += 1
+                try:
+                    self._changed.wait(left_ms / 1000)
+                finally:
+                    self._waiting -= 1
             line = self._idle.pop()
             self._watch.keep(line)
             return line
@@ -239,7 +253,7 @@ class Lines:
 
     def _persist(self, until_ms: int) -> Line:
         """Connect; where the server is alive but has no room, again until the deadline, each time after a random pause."""
-        pause_s = 0.02
+        pause_s = SHORTEST_PAUSE_S
         while True:
             try:
                 line = self._connect(until_ms)
@@ -251,7 +265,7 @@ class Lines:
                 self._full = False
                 return line
             time.sleep(random.uniform(0, pause_s))  # noqa: S311 - spreads retries, hides nothing
-            pause_s = min(pause_s * 2, 0.2)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
 
 class Watch:

@@ -3,13 +3,15 @@
 Nothing here decides what a request means; see `book`.
 """
 
+# ruff: noqa: S608 - the texts are joined from constants of this package; every value is a parameter
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from claimant._model.records import LedgerReply, RunStart, SlotClosed
+from claimant.ledger.schema import has
 from claimant.ledger.text import clean, digest
 
 SUCCESS = "ran"
@@ -33,6 +35,33 @@ class Page(NamedTuple):
 
     reply: LedgerReply
     writes: Sequence[Sql] = ()
+
+
+def insert(version: int, table: str, values: Mapping[str, Any]) -> Sql:
+    """A new row. What a ledger of this version has no column for is left out."""
+    known = {column: value for column, value in values.items() if has(version, table, column)}
+    marks = ", ".join("?" * len(known))
+    return Sql(f"INSERT INTO {table} ({', '.join(known)}) VALUES ({marks})", tuple(known.values()))
+
+
+def update(
+    version: int,
+    table: str,
+    row: bytes,
+    *,
+    add: Mapping[str, int],
+    put: Mapping[str, Any],
+    and_also: Sql | None = None,
+) -> Sql:
+    """One row, its totals raised by `add`. What a ledger of this version has no column for is left out."""
+    added = {column: value for column, value in add.items() if has(version, table, column)}
+    known = {column: value for column, value in put.items() if has(version, table, column)}
+    changes = [*(f"{column} = {column} + ?" for column in added), *(f"{column} = ?" for column in known)]
+    params = [*added.values(), *known.values()]
+    if and_also is not None:
+        changes.append(and_also.text)
+        params += and_also.params
+    return Sql(f"UPDATE {table} SET {', '.join(changes)} WHERE id = ?", (*params, row))
 
 
 Row: TypeAlias = Sequence[Any]

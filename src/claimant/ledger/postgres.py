@@ -11,6 +11,8 @@ the server's own durability (see `book.is_durable`).
 from __future__ import annotations
 
 import copy
+import random
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,9 +35,10 @@ from claimant._model.records import (
 from claimant.ledger import reading, schema
 from claimant.ledger.address import PostgresPlace
 from claimant.ledger.book import Late, is_durable, is_last, is_repeatable, steps
-from claimant.ledger.lines import Busy, Line, Lines, Unreachable, Watch
+from claimant.ledger.lines import SHORTEST_PAUSE_S, Busy, Line, Lines, Unreachable, Watch
 from claimant.ledger.pages import Page, Sql
 from claimant.ledger.patience import Patience, Unsettled, absent
+from claimant.ledger.server_words import advice_for, may_have_room
 from claimant.ledger.text import with_nul, without_nul
 
 if TYPE_CHECKING:
@@ -49,43 +52,19 @@ _READ_MS = 30_000
 """Reading for people may take this long."""
 CROWDED_MS = 20_000
 """How long the last writes of a process that ends are tried on a server that is there and crowded."""
+SILENT_DEADLINES = 5
+"""How many deadlines they are given by a server that says nothing at all."""
 HEARD_MS = 5_000
 """A server that was heard within this time, be it that it has no room, is there."""
 _INIT_LOCK = 0x636C61696D616E74
 """The advisory lock that two `init`s at once take in turn; the letters of "claimant"."""
+_ALTER_MS = 200
+"""How long `init` waits for a table that somebody uses. Jobs queue up behind it, and have a deadline."""
 # Not by name: the first version had one column.
 _VERSION_ROW = b"SELECT * FROM claimant_ledger ORDER BY version DESC LIMIT 1"
 _NOT_MADE = {"42P01", "42703", "3F000"}
 """No such table, column or schema."""
 _LOCKED, _TOO_SLOW, _FORBIDDEN, _READ_ONLY = "55P03", "57014", "42501", "25006"
-
-# libpq gives no error code for a connection that failed (see `_may_have_room`), so these are the server's words. In
-# another language they are not recognised, and the ledger counts as absent.
-_FOR_EVER = (
-    (
-        "pg_hba.conf",
-        "Allow this user, database and host in the server's pg_hba.conf, or name others in the URL",
-    ),
-    (
-        "password authentication failed",
-        "Give the right user and password in the URL, PGPASSWORD or ~/.pgpass",
-    ),
-    ("no password supplied", "Give the password in the URL, PGPASSWORD or ~/.pgpass"),
-    ("authentication failed", "Give a user in the URL whom the server lets in from here"),
-    ("is not permitted to log in", "Give a user in the URL who may log in"),
-    ("permission denied for database", "Grant CONNECT on the database to its user"),
-    ("but SSL was required", "Turn SSL on in the server, or name another sslmode in the URL"),
-    (
-        "invalid URI",
-        "Write postgresql://user@host/database, and percent-encode what is special in a password",
-    ),
-    ("invalid percent-encoded", "Percent-encode what is special in the URL's user and password"),
-    ("invalid port number", "Write postgresql://user@host:5432/database"),
-    ("invalid connection option", "Leave that option out of the URL"),
-    ("invalid sslmode value", "Write sslmode=disable, prefer, require, verify-ca or verify-full"),
-    ("does not exist", "Create it, or name in the URL what is there"),
-)
-"""What will not pass by waiting, as the server or libpq says it, and what to do."""
 
 
 class _Attempt:
@@ -105,7 +84,7 @@ class PostgresLedger:
         self.namespace = namespace
         self.deadline_ms = deadline_ms
         self._watch = Watch()
-        self._lines = Lines(self._connect, _may_have_room)
+        self._lines = Lines(self._connect, may_have_room)
         self._patience = Patience(self.address)
         self._heard_ms: int | None = None
         self._reached = False
@@ -128,9 +107,7 @@ class PostgresLedger:
         try:
             return self._asked(
                 within_ms,
-                lambda connection, until_ms, attempt: self._carried_out(
-                    connection, request, until_ms, attempt
-                ),
+                lambda line, until_ms, attempt: self._carried_out(line, request, until_ms, attempt),
                 repeatable=is_repeatable(request),
                 last=is_last(request),
             )
@@ -144,54 +121,77 @@ class PostgresLedger:
         """The server's clock, epoch ms."""
         sql = Sql("SELECT claimant_now()")
         [[now]] = self._asked(
-            self.deadline_ms, lambda connection, _until, _attempt: _rows(connection, "", [sql])
+            self.deadline_ms, lambda line, _until, _attempt: _rows(line.connection, "", [sql])
         )
         return int(now)
 
     def jobs(self, job: str | None = None) -> list[JobRow]:
         """See `LedgerPort.jobs`."""
-        return self._read(lambda query: reading.jobs(query, self.namespace, job))
+        return self._read(lambda query, version: reading.jobs(query, self.namespace, job, version))
 
     def tallies(self, job: str | None = None) -> list[TallyRow]:
         """See `LedgerPort.tallies`."""
-        return self._read(lambda query: reading.tallies(query, self.namespace, job))
+        return self._read(lambda query, _: reading.tallies(query, self.namespace, job))
 
     def runs(self, *, since: int = 0, job: str | None = None) -> list[RunRow]:
         """See `LedgerPort.runs`."""
-        return self._read(lambda query: reading.runs(query, self.namespace, since, job))
+        return self._read(lambda query, version: reading.runs(query, self.namespace, since, job, version))
 
     def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
         """See `LedgerPort.skips`."""
-        return self._read(lambda query: reading.skips(query, self.namespace, since, job))
+        return self._read(lambda query, _: reading.skips(query, self.namespace, since, job))
 
     def survey(self, job: str | None = None, *, namespace: str | None = None) -> reading.Survey:
         """What `status` shows, of one namespace or of all (None), within one deadline. Raises `LedgerAbsent`."""
-        return self._read(lambda query: reading.survey(query, namespace, job), self.deadline_ms)
+        return self._read(
+            lambda query, version: reading.survey(query, namespace, job, version), self.deadline_ms
+        )
 
     def init(self, within_ms: int) -> None:
-        """Make the tables that are missing, in one transaction; two at once take turns."""
+        """Make the tables that are missing, or bring older ones up to date, in one transaction; two at once take turns.
+
+        A table is altered the moment nobody reads or writes it. While somebody does, this waits for so short a time that the
+        jobs which queue up behind it do not notice, lets them pass, and tries again.
+        """
         driver = _driver()
+        until_ms = clock.now_ms() + within_ms
 
         def make() -> None:
-            with self._connected(within_ms) as connection, connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = {within_ms}".encode())
-                connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})".encode())
-                *tables, version = schema.statements("postgresql")
-                for text in tables:
-                    connection.execute(text.encode())
-                found: Sequence[Any] = connection.execute(_VERSION_ROW).fetchone() or ()
-                steps_up = schema.migration("postgresql", int(found[0])) if schema.is_older(found) else ()
-                for text in (*steps_up, version):
-                    connection.execute(text.encode())
-                schema.checked_version(connection.execute(_VERSION_ROW).fetchone() or (), self.address)
+            with self._connected(within_ms) as connection:
+                while True:
+                    try:
+                        with connection.transaction():
+                            self._made(connection, max(until_ms - clock.now_ms(), 1))
+                    except driver.errors.LockNotAvailable:
+                        if clock.now_ms() >= until_ms:
+                            raise
+                    else:
+                        return
+                    time.sleep(random.uniform(0.05, 0.2))  # noqa: S311 - spreads retries, hides nothing
 
         try:
             # On a thread of its own, because a name may never resolve.
             Worker("claimant-ledger-init").submit(make).result(within_ms / 1000)
-        except TimeoutError as error:
-            raise absent(self.address, f"nothing within {in_words(within_ms)}") from error
+        except (TimeoutError, driver.errors.LockNotAvailable) as error:
+            what = f"nothing within {in_words(within_ms)}, or something keeps its tables locked: another init, a backup, an open transaction"
+            raise absent(self.address, what) from error
         except driver.Error as error:
             raise self._refusal(error) or absent(self.address, self._words(error)) from None
+
+    def _made(self, connection: Connection[Any], left_ms: int) -> None:
+        connection.execute(f"SET LOCAL lock_timeout = {left_ms}".encode())
+        connection.execute(f"SELECT pg_advisory_xact_lock({_INIT_LOCK})".encode())
+        # Also an index that is there already has its table locked for a moment.
+        connection.execute(f"SET LOCAL lock_timeout = {_ALTER_MS}".encode())
+        *tables, version = schema.statements("postgresql")
+        for text in tables:
+            connection.execute(text.encode())
+        found: Sequence[Any] = connection.execute(_VERSION_ROW).fetchone() or ()
+        if schema.is_older(found):
+            for text in schema.migration("postgresql", schema.version_of(found)):
+                connection.execute(text.encode())
+        connection.execute(version.encode())
+        schema.checked_version(connection.execute(_VERSION_ROW).fetchone() or (), self.address)
 
     def forget(self) -> None:
         """We are a forked child: nothing of our parent's is ours."""
@@ -207,7 +207,7 @@ class PostgresLedger:
     def _asked(
         self,
         within_ms: int,
-        work: Callable[[Connection[Any], int, _Attempt], T],
+        work: Callable[[Line, int, _Attempt], T],
         *,
         repeatable: bool = True,
         last: bool = False,
@@ -215,45 +215,46 @@ class PostgresLedger:
         """Do `work` on a connection within the time, with every way to fail turned into one of ours.
 
         `last`: there will be no other chance, so a server that was heard a moment ago, and is only crowded, is asked again
-        for `CROWDED_MS` in all.
+        for `CROWDED_MS` in all, and one that says nothing for a few deadlines: it may be crowded as well.
         """
         if not last:
             self._patience.admit()
-        give_up_ms = clock.now_ms() + CROWDED_MS
+        began_ms = clock.now_ms()
         while True:
+            asked_ms = clock.now_ms()
             try:
-                return self._once(within_ms, work, repeatable=repeatable)
+                result = self._tried(within_ms, work, repeatable=repeatable)
+            except Unreachable as unreachable:
+                failure, refused = self._without_line(unreachable, within_ms), not unreachable.spent
             except LedgerAbsent as error:
-                now = clock.now_ms()
-                silent = self._heard_ms is None or now - self._heard_ms > HEARD_MS
-                in_doubt = isinstance(error, Unsettled) and not repeatable
-                if not last or silent or in_doubt or now >= give_up_ms:
-                    raise
+                failure, refused = error, clock.now_ms() < asked_ms + within_ms
+            else:
+                self._heard_ms = clock.now_ms()
+                return result
             finally:
                 self._patience.gave_up()
+            now = clock.now_ms()
+            heard = self._heard_ms is not None and now - self._heard_ms <= HEARD_MS
+            longest_ms = CROWDED_MS if heard else SILENT_DEADLINES * within_ms
+            in_doubt = isinstance(failure, Unsettled) and not repeatable
+            if not last or (refused and not heard) or in_doubt or now >= began_ms + longest_ms:
+                raise failure from None
+            time.sleep(random.uniform(0, SHORTEST_PAUSE_S))  # noqa: S311 - it may have answered at once
 
-    def _once(
-        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool
-    ) -> T:
-        try:
-            result = self._tried(within_ms, work, repeatable=repeatable)
-        except Unreachable as error:
-            cause = error.__cause__
-            if isinstance(cause, ClaimantError):
-                self._patience.answered()
-                raise copy.copy(cause) from None
-            if error.full:
-                self._heard_ms = clock.now_ms()
-            what = f"no connection within {in_words(within_ms)}" if cause is None else self._words(cause)
-            if error.spent:
-                self._patience.spent(what)
-            raise absent(self.address, what) from None
-        self._heard_ms = clock.now_ms()
-        return result
+    def _without_line(self, unreachable: Unreachable, within_ms: int) -> LedgerAbsent:
+        """What it means that there is no connection. Raises the refusal, where that is the reason."""
+        cause = unreachable.__cause__
+        if isinstance(cause, ClaimantError):
+            self._patience.answered()
+            raise copy.copy(cause) from None
+        if unreachable.full:
+            self._heard_ms = clock.now_ms()
+        what = f"no connection within {in_words(within_ms)}" if cause is None else self._words(cause)
+        if unreachable.spent:
+            self._patience.spent(what)
+        return absent(self.address, what)
 
-    def _tried(
-        self, within_ms: int, work: Callable[[Connection[Any], int, _Attempt], T], *, repeatable: bool
-    ) -> T:
+    def _tried(self, within_ms: int, work: Callable[[Line, int, _Attempt], T], *, repeatable: bool) -> T:
         """Once. Raises `Unreachable` without a connection, and what `_told` makes of the rest."""
         driver = _driver()
         until_ms = clock.now_ms() + within_ms
@@ -264,7 +265,7 @@ class PostgresLedger:
                 try:
                     with self._lines.taken(until_ms) as line:
                         try:
-                            result = work(line.connection, until_ms, attempt)
+                            result = work(line, until_ms, attempt)
                         finally:
                             dead = line.connection.closed
                 except driver.Error as error:
@@ -284,9 +285,10 @@ class PostgresLedger:
             raise absent(self.address, what) from None
 
     def _carried_out(
-        self, connection: Connection[Any], request: LedgerRequest, until_ms: int, attempt: _Attempt
+        self, line: Line, request: LedgerRequest, until_ms: int, attempt: _Attempt
     ) -> LedgerReply:
-        flow = steps(self.namespace, request, clock.now_ms())
+        connection = line.connection
+        flow = steps(self.namespace, request, clock.now_ms(), version=line.version)
         before = (
             ""
             if isinstance(request, SlotState)
@@ -306,8 +308,9 @@ class PostgresLedger:
             _rows(connection, "", [*page.writes, Sql("COMMIT")])
         return page.reply
 
-    def _read(self, read: Callable[[reading.Query], T], within_ms: int = _READ_MS) -> T:
-        def work(connection: Connection[Any], until_ms: int, _attempt: _Attempt) -> T:
+    def _read(self, read: Callable[[reading.Query, int], T], within_ms: int = _READ_MS) -> T:
+        def work(line: Line, until_ms: int, _attempt: _Attempt) -> T:
+            connection = line.connection
             before = _snapshot(until_ms - clock.now_ms())
 
             def query(sql: Sql) -> Sequence[Sequence[Any]]:
@@ -315,7 +318,7 @@ class PostgresLedger:
                 rows, before = _rows(connection, before, [sql]), ""
                 return rows
 
-            result = read(query)
+            result = read(query, line.version)
             _rows(connection, before, [Sql("COMMIT")])
             return result
 
@@ -340,10 +343,13 @@ class PostgresLedger:
             raise
         try:
             with self._watch.over(line, max(until_ms, clock.now_ms() + self.deadline_ms)):
-                found = connection.execute(_VERSION_ROW).fetchone() or ()
-            if schema.is_older(found):
+                found: Sequence[Any] = connection.execute(_VERSION_ROW).fetchone() or ()
+            if schema.goes_on_with(found):
+                line.version = schema.version_of(found)
+            elif schema.is_older(found):
                 raise self._not_made()
-            schema.checked_version(found, self.address)
+            else:
+                schema.checked_version(found, self.address)
         except _driver().Error as error:
             line.close()
             if error.sqlstate in _NOT_MADE:
@@ -407,14 +413,11 @@ class PostgresLedger:
 
     def _refusal(self, error: Exception) -> Refused | None:
         """The refusal for a connection that will fail the same way for ever; None for what may pass."""
-        text = str(error)
-        for words, advice in _FOR_EVER:
-            if words in text:
-                return Refused(
-                    "CLM083",
-                    f"the ledger {self.address} cannot be used as it is named: {self._words(error)}. {advice}",
-                )
-        return None
+        advice = advice_for(error)
+        if advice is None:
+            return None
+        what = f"the ledger {self.address} cannot be used as it is named: {self._words(error)}. {advice}"
+        return Refused("CLM083", what)
 
     def _words(self, error: BaseException) -> str:
         return self._place.shown(" ".join(str(error).split())) or type(error).__name__
@@ -429,14 +432,6 @@ def _driver() -> Any:
             "CLM063", "a ledger in PostgreSQL needs psycopg: pip install 'claimant[postgres]'"
         ) from error
     return psycopg
-
-
-def _may_have_room(error: Exception) -> bool:
-    """Whether a server that is alive had no room for us, or is starting: asking again soon may help."""
-    # libpq hands out no error code for a refused connection. In another language the text is not recognised, and the
-    # ledger counts as absent at once, which is as safe.
-    text = str(error)
-    return any(words in text for words in ("too many", "connection slots", "starting up"))
 
 
 def _snapshot(left_ms: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from claimant._model.records import AnswerRow, JobRow, RunRow, SkipRow, TallyRow
 from claimant.ledger.pages import DUPLICATE, Sql
+from claimant.ledger.schema import VERSION, column
 from claimant.ledger.text import clean
 
 KEYS_SHOWN = 200
@@ -27,7 +28,7 @@ _JOBS = f"""
 SELECT j.id, j.job, j.key, j.stake, j.guarded, j.runs, j.failed, j.last_started, j.last_success, j.last_kind,
   j.last_reason, j.skips_in_row, j.last_skip, j.last_skip_holder, j.last_skip_reason, j.duplicates, j.without_claim,
   j.stall_bound_ms, j.last_slot, j.lifetime_ms, j.max_run_ms, j.last_ended, j.skips_since, j.skips, j.overlapped,
-  j.last_run, claimant_now(), j.namespace, j.guard, j.mode, j.schedule, j.would_skip, j.would_reject
+  j.last_run, claimant_now(), j.namespace{{added}}
 FROM (
   SELECT j.*, row_number() OVER (PARTITION BY j.namespace, j.job ORDER BY
     CASE WHEN coalesce(j.last_skip, 0) > coalesce(j.last_started, 0) THEN j.last_skip ELSE j.last_started END DESC) AS place
@@ -51,9 +52,12 @@ ORDER BY j.job, j.namespace, r.stake, a.hole, r.claim, a.joined"""
 _RUNS = f"""
 SELECT r.id, r.run_id, j.job, j.key, r.slot_text, r.attempt, r.stake, r.guarded, r.holder, r.claim_at_start, r.started,
   r.ended, r.kind, r.claim, r.reason, r.took_ms, r.wasted_ms, r.overlapping, r.lifetime_ms, r.max_run_ms, r.renewals,
-  r.worst_gap_ms, r.mode, r.forced, r.would
+  r.worst_gap_ms{{added}}
 FROM claimant_runs r JOIN claimant_jobs j ON j.id = r.job
 WHERE r.started >= ? AND {_ABOUT} ORDER BY r.started, r.run_id"""
+
+_JOB_ADDED = ("guard", "mode", "schedule", "would_skip", "would_reject", "forced")
+_RUN_ADDED = ("mode", "forced", "would")
 
 _RUN_FIELDS = [field.name for field in fields(RunRow) if field.name != "answers"]
 
@@ -73,21 +77,25 @@ _KNOWN = "SELECT DISTINCT j.namespace, j.job FROM claimant_jobs j ORDER BY j.nam
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What `status` shows, as it was at one instant. `known`: namespace and name of all jobs, if the asked-for are none."""
+    """What `status` shows, as it was at one instant. `known`: namespace and name of all jobs, if the asked-for are none.
+
+    `version`: of the ledger's tables, where they are older than this library's.
+    """
 
     now: int
     jobs: tuple[JobRow, ...]
     tallies: tuple[TallyRow, ...]
     known: tuple[tuple[str, str], ...] = ()
+    version: int = VERSION
 
 
-def survey(query: Query, namespace: str | None, job: str | None) -> Survey:
-    """The jobs and tallies of one namespace, or of all (None)."""
-    found = jobs(query, namespace, job)
+def survey(query: Query, namespace: str | None, job: str | None, version: int = VERSION) -> Survey:
+    """The jobs and tallies of one namespace, or of all (None), in a ledger of this schema version."""
+    found = jobs(query, namespace, job, version)
     counted = tallies(query, namespace, job)
     known = () if found else tuple((row[0], row[1]) for row in query(Sql(_KNOWN)))
     [[now]] = query(Sql("SELECT claimant_now()"))
-    return Survey(int(now), tuple(found), tuple(counted), known)
+    return Survey(int(now), tuple(found), tuple(counted), known, version)
 
 
 def _about(namespace: str | None, job: str | None) -> tuple[str | None, str | None, str | None, str | None]:
@@ -96,10 +104,15 @@ def _about(namespace: str | None, job: str | None) -> tuple[str | None, str | No
     return where, where, name, name
 
 
-def jobs(query: Query, namespace: str | None, job: str | None) -> list[JobRow]:
+def _with(text: str, version: int, table: str, alias: str, names: Sequence[str]) -> str:
+    """The query with the columns that later versions added."""
+    return text.replace("{added}", "".join(f", {column(version, table, alias, name)}" for name in names))
+
+
+def jobs(query: Query, namespace: str | None, job: str | None, version: int = VERSION) -> list[JobRow]:
     """One row per job and key. A run counts as running while it is its job's last, has not ended and may last."""
     about = _about(namespace, job)
-    rows = query(Sql(_JOBS, about))
+    rows = query(Sql(_with(_JOBS, version, "claimant_jobs", "j", _JOB_ADDED), about))
     open_runs: dict[bytes, list[Sequence[Any]]] = defaultdict(list)
     for each in sorted(query(Sql(_OPEN, about)), key=lambda row: row[2]):
         open_runs[bytes(each[1])].append(each)
@@ -150,6 +163,7 @@ def _job_row(row: Sequence[Any], unended: list[Sequence[Any]]) -> JobRow:
         schedule=row[30],
         would_skip=row[31],
         would_reject=row[32],
+        forced=row[33],
     )
 
 
@@ -161,19 +175,20 @@ def tallies(query: Query, namespace: str | None, job: str | None) -> list[TallyR
     ]
 
 
-def runs(query: Query, namespace: str, since: int, job: str | None) -> list[RunRow]:
+def runs(query: Query, namespace: str, since: int, job: str | None, version: int = VERSION) -> list[RunRow]:
     """The runs of a period with their answers, oldest first."""
     about = _about(namespace, job)
     answers: dict[bytes, list[AnswerRow]] = defaultdict(list)
     for run, operation, kind, hole, joined, checked in query(Sql(_ANSWERS, (since, *about))):
         answers[bytes(run)].append(AnswerRow(operation, kind, hole, bool(joined), checked))
-    return [_run_row(row, tuple(answers[bytes(row[0])])) for row in query(Sql(_RUNS, (since, *about)))]
+    found = query(Sql(_with(_RUNS, version, "claimant_runs", "r", _RUN_ADDED), (since, *about)))
+    return [_run_row(row, tuple(answers[bytes(row[0])])) for row in found]
 
 
 def _run_row(row: Sequence[Any], answers: tuple[AnswerRow, ...]) -> RunRow:
-    values = dict(zip(_RUN_FIELDS, row[1:], strict=True))
-    flags = {name: bool(values[name]) for name in ("guarded", "forced")}
-    return RunRow(**values | flags | {"answers": answers})
+    values: dict[str, Any] = dict(zip(_RUN_FIELDS, row[1:], strict=True))
+    flags: dict[str, Any] = {name: bool(values[name]) for name in ("guarded", "forced")}
+    return RunRow(**(values | flags), answers=answers)
 
 
 def skips(query: Query, namespace: str, since: int, job: str | None) -> list[SkipRow]:

@@ -18,6 +18,9 @@ Dialect = Literal["sqlite", "postgresql"]
 VERSION = 2
 COMPATIBLE = 1
 """The oldest schema version whose libraries can use this one as well: additions do not stop a fleet that is older."""
+GOES_ON_WITH = 1
+"""The oldest version of a shared ledger that this library goes on with, without the columns that are missing: the workers of
+a deploy may come before its `init`. One step back is enough."""
 
 MINUTES_KEPT = 1_440
 """Minutes of skips that are kept per job, key and kind: one day."""
@@ -59,7 +62,8 @@ _TABLES = (
   mode TEXT NOT NULL DEFAULT 'enforce',
   schedule TEXT NOT NULL DEFAULT '',
   would_skip BIGINT NOT NULL DEFAULT 0,
-  would_reject BIGINT NOT NULL DEFAULT 0
+  would_reject BIGINT NOT NULL DEFAULT 0,
+  forced BIGINT NOT NULL DEFAULT 0
 ){roomy}""",
     """CREATE TABLE IF NOT EXISTS claimant_slots (
   id {bytes} NOT NULL PRIMARY KEY,
@@ -147,12 +151,30 @@ _STEPS: dict[int, tuple[tuple[str, str], ...]] = {
         ("claimant_jobs", "schedule TEXT NOT NULL DEFAULT ''"),
         ("claimant_jobs", "would_skip BIGINT NOT NULL DEFAULT 0"),
         ("claimant_jobs", "would_reject BIGINT NOT NULL DEFAULT 0"),
+        ("claimant_jobs", "forced BIGINT NOT NULL DEFAULT 0"),
         ("claimant_runs", "mode TEXT NOT NULL DEFAULT 'enforce'"),
         ("claimant_runs", "forced BIGINT NOT NULL DEFAULT 0"),
         ("claimant_runs", "would TEXT NOT NULL DEFAULT ''"),
     ),
 }
 """The columns that each version added. A version only ever adds: libraries of the one before go on."""
+
+_ADDED = {
+    (table, added.partition(" ")[0]): (version, added.partition(" DEFAULT ")[2])
+    for version, columns in _STEPS.items()
+    for table, added in columns
+}
+"""Version and default of the columns that the first version did not have."""
+
+
+def has(version: int, table: str, name: str) -> bool:
+    """Whether a ledger of this version has the column."""
+    return _ADDED.get((table, name), (1, ""))[0] <= version
+
+
+def column(version: int, table: str, alias: str, name: str) -> str:
+    """The column, or what it would hold in a ledger of this version that does not have it."""
+    return f"{alias}.{name}" if has(version, table, name) else _ADDED[table, name][1]
 
 
 def statements(dialect: Dialect) -> tuple[str, ...]:
@@ -168,9 +190,9 @@ def migration(dialect: Dialect, found: int) -> tuple[str, ...]:
         return ()
     may_repeat = " IF NOT EXISTS" if dialect == "postgresql" else ""
     added = [
-        f"ALTER TABLE {table} ADD COLUMN{may_repeat} {column}"
+        f"ALTER TABLE {table} ADD COLUMN{may_repeat} {definition}"
         for version in range(found + 1, VERSION + 1)
-        for table, column in _STEPS[version]
+        for table, definition in _STEPS[version]
     ]
     known = (
         f"UPDATE claimant_ledger SET version = {VERSION}, compatible = {COMPATIBLE} WHERE version < {VERSION}"
@@ -191,9 +213,19 @@ def schema_sql(dialect: Dialect) -> str:
     return ";\n\n".join(texts) + ";\n"
 
 
+def version_of(row: Sequence[object]) -> int:
+    """The version that a row of `claimant_ledger`, as it is, says; 0 for none."""
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
 def is_older(row: Sequence[object]) -> bool:
     """Whether a row of `claimant_ledger`, as it is, says a version that `migration` starts from."""
-    return bool(row) and isinstance(row[0], int) and 1 <= row[0] < VERSION
+    return 1 <= version_of(row) < VERSION
+
+
+def goes_on_with(row: Sequence[object]) -> bool:
+    """Whether this library can work with an older ledger as it is."""
+    return is_older(row) and version_of(row) >= GOES_ON_WITH
 
 
 def checked_version(row: Sequence[object], address: str) -> None:

@@ -2,7 +2,8 @@
 
 Only what needs no reply is kept: ends, skips, closed slots. The caller is still told that the ledger is absent,
 because what it does then is its own policy. What a process keeps ends with the process: at its orderly end it is
-tried once more, within one deadline, and what is lost all the same is counted in one line of the log.
+tried once more, for a few deadlines at most where nothing answers, and what is lost all the same is counted in one line of
+the log.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from claimant.ledger.patience import Unsettled
 
 ROOM = 10_000
 """Requests that are kept at most; then the oldest skip goes first, because an end may close a slot."""
+LAST_MS = 20_000
+"""How long a process that ends writes what it kept, while the ledger answers."""
 PORTION = 50
 """Requests that one caller writes on behalf of others, at most."""
 
@@ -134,12 +137,12 @@ class Spooled:
         self.absent_since = None
 
     def close(self) -> None:
-        """Try once more to write what is kept, within one deadline, then close the ledger's connections."""
+        """Try once more to write what is kept, then close the ledger's connections."""
         self._write_last()
         self._ledger.close()
 
     def end(self) -> None:
-        """The interpreter ends: try once more, within one deadline, and log how much is lost, if anything is."""
+        """The interpreter ends: try once more, and log how much is lost, if anything is."""
         if self.kept:
             self.close()
         lost = self.kept + self._dropped
@@ -165,8 +168,12 @@ class Spooled:
                 self._dropped += 1
 
     def _write_kept(self, portion: int = PORTION, *, last: bool = False) -> None:
-        """Write a portion, within one deadline in all. Never raises; who comes while another writes waits only if it is the `last`."""
+        """Write a portion, within one deadline in all. Never raises; who comes while another writes waits only if it is the `last`.
+
+        The `last` gives each record a deadline, for `LAST_MS` in all: the first may have waited long for room in the server.
+        """
         until_ms = clock.now_ms() + self.deadline_ms
+        last_ms = clock.now_ms() + LAST_MS
         if not self._writing.acquire(timeout=self.deadline_ms / 1000 if last else 0):
             return
         try:
@@ -179,6 +186,8 @@ class Spooled:
                     kept = queue.popleft()
                 try:
                     self._ledger.call(Late(kept.request, kept.at_ms, left_ms, last))
+                    if last:
+                        until_ms = min(clock.now_ms() + self.deadline_ms, max(until_ms, last_ms))
                 except LedgerAbsent as error:
                     if not (queue is self._skips and isinstance(error, Unsettled)):
                         with self._lock:

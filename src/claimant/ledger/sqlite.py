@@ -256,7 +256,9 @@ class SqliteLedger:
             def make() -> None:
                 # Another process may have been here since.
                 found = _version(connection) or ()
-                steps_up = schema.migration("sqlite", int(found[0])) if schema.is_older(found) else ()
+                steps_up = (
+                    schema.migration("sqlite", schema.version_of(found)) if schema.is_older(found) else ()
+                )
                 for text in steps_up or schema.statements("sqlite"):
                     connection.execute(text)
                 schema.checked_version(_version(connection) or (), self.address)

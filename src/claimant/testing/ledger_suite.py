@@ -22,11 +22,12 @@ from claimant._model.records import (
     SlotClosed,
     SlotState,
 )
+from claimant.testing.ledger_modes import ModesSuite
 from claimant.testing.ledger_rows import SLOT, answer, ended, skipped, started
 
 
-class LedgerSuite:
-    """The suite. A subclass offers the fixture `open_one`, which opens the ledger under test in a namespace."""
+class RecordSuite:
+    """Slots, repeats, counts, names and threads: what has been promised since the first version of the tables."""
 
     @pytest.fixture
     def open_one(self) -> Callable[[str], LedgerPort]:
@@ -411,7 +412,7 @@ class LedgerSuite:
     )
     def test_any_text_is_a_name(self, ledger: LedgerPort, name: str) -> None:
         """A job, key, slot, holder, operation or reason may be any text, and a name comes back as it was given."""
-        run = started(name, slot=name, key=name, holder=name)
+        run = started(name, slot=name, key=name, holder=name, guard=name, schedule=name)
         ledger.call(Begin(run))
         ledger.call(ended(run, "failed", reason=name, answers=(answer(operation=name),)))
         ledger.call(skipped(name, key=name, slot=name, holder=name, reason=name, skipped_by=name))
@@ -457,3 +458,7 @@ class LedgerSuite:
         ledger.close()
         ledger.close()
         assert ledger.jobs()[0].runs == 1
+
+
+class LedgerSuite(RecordSuite, ModesSuite):
+    """The suite. A subclass offers the fixture `open_one`, which opens the ledger under test in a namespace."""
