@@ -54,6 +54,7 @@ class Wiring:
             if port is not None:
                 port.forget()
         self.ledger.forget()
+        self._label = ""
         self._ports = threading.RLock()
         self._port: StorePort | None = None
         self._aio_port: AsyncStorePort | None = None
@@ -63,9 +64,11 @@ class Wiring:
     @property
     def label(self) -> str:
         """How this process names itself as a holder: host and process id."""
-        import socket  # with the first start
+        if not self._label:
+            import socket  # with the first start
 
-        return clean_label(f"{socket.gethostname()}:{os.getpid()}")
+            self._label = clean_label(f"{socket.gethostname()}:{os.getpid()}")
+        return self._label
 
     def refuse_host_local_slots(self, name: str, what: str) -> None:
         """Raises `Refused` (CLM050) where slots of a store that hosts share would be remembered by one host alone."""
@@ -89,15 +92,16 @@ class Wiring:
 
     def run(self, flow: Flow[T], changed: Callable[[Table], Table] = _unchanged) -> T:
         """Carry `flow` out on this thread; `changed` may answer some requests otherwise."""
-        from claimant._drive import blocking
-
         table = self._table
         if table is None:
+            from claimant._drive import blocking
+
             with self._ports:
                 if self._port is None:
                     self._port = self.store.blocking()
+                self._carry_out = blocking.run
                 self._table = table = blocking.handlers(self._process, self._port, self.ledger)
-        return blocking.run(flow, changed(table))
+        return self._carry_out(flow, changed(table))
 
     async def arun(self, flow: Flow[T], changed: Callable[[Table], Table] = _unchanged) -> T:
         """Carry `flow` out on the running event loop; `changed` may answer some requests otherwise."""
@@ -142,17 +146,16 @@ class Wiring:
         self._process.forget()
 
     def move(self, store: Store, ledger: LedgerPort) -> None:
-        """Use another store and ledger from the next start on. What was open on the old ones is closed; for tests."""
+        """Use another store and ledger from the next start on. What was open on the old store is closed; for tests."""
+        from concurrent.futures import wait
+
+        # What a run handed over belongs to the ledger that it ran with.
+        wait([self._worker.submit(lambda: None)], timeout=5)
         with self._ports:
             port, keeper = self._port, self._keeper
             self.store, self.ledger = store, ledger
-            self._port, self._aio_port, self._table, self._aio_table, self._keeper = (
-                None,
-                None,
-                None,
-                None,
-                None,
-            )
+            self._port = self._aio_port = self._keeper = None
+            self._table = self._aio_table = None
         if keeper is not None:
             keeper.close(0)
         if port is not None:

@@ -1,12 +1,9 @@
-"""`assert_harmless` passes jobs whose duplicates do no harm, and says which duplicate did harm of those whose do."""
+"""`assert_harmless` passes jobs whose duplicates do no harm, and leaves everything as it was."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import uuid
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +11,20 @@ import psycopg
 import pytest
 
 from claimant import AsyncRun, Claimant, Refused, Run, guards, once
-from claimant.testing.harmless import assert_harmless, assert_harmless_async
-from claimant.testing.isolation import isolated
-
-DEBIT = "UPDATE wallet SET cents = cents - 5"
-
-
-class Bank:
-    """A database with one wallet, and a Claimant whose servers do not exist: nothing may touch them."""
-
-    def __init__(self, url: str, connect: Callable[[], Any]) -> None:
-        self.url, self.connect = url, connect
-        with self.open() as conn:
-            conn.execute("CREATE TABLE wallet (cents BIGINT)")
-            conn.execute("INSERT INTO wallet VALUES (1000)")
-            conn.commit()
-        self.claims = Claimant(
-            "redis://127.0.0.1:1/0?deadline=50ms", ledger="postgresql://127.0.0.1:1/none?deadline=50ms"
-        )
-
-    def open(self) -> Any:
-        return closing(self.connect())
-
-    def cents(self) -> int:
-        with self.open() as conn:
-            return int(conn.execute("SELECT cents FROM wallet").fetchone()[0])
-
-    def job(self, body: Callable[..., Any], **options: Any) -> Any:
-        given: dict[str, Any] = {"key": ["order"], "stake": "money", "guard": once(self.url)}
-        return self.claims.job(f"debit-{len(self.claims.jobs)}", **given | options)(body)
+from claimant.testing import assert_harmless, assert_harmless_async, duplicates
+from tests.guards.django_benches import DjangoPostgres, django_settings
+from tests.support.servers import wait
+from tests.testing.bank import DEBIT, Bank
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Bank:
-    """A bank on each database in turn."""
-    if request.param == "sqlite":
-        path = tmp_path / "bank.db"
-        return Bank(f"sqlite:{path}", lambda: sqlite3.connect(path, timeout=20))
-    url = request.getfixturevalue("pg_dsn")
-    guards.init(url)
-    return Bank(url, lambda: psycopg.connect(url))
+def plain(bank: Bank) -> Any:
+    """A job that does all of its effect under its guard."""
+
+    def debit(run: Run, order: int) -> None:
+        with bank.open() as conn:
+            run.once(conn, lambda tx: tx.execute(DEBIT) and None)
+
+    return bank.job(debit)
 
 
 def test_a_guarded_job_is_harmless_in_all_four_ways(bank: Bank) -> None:
@@ -66,12 +37,20 @@ def test_a_guarded_job_is_harmless_in_all_four_ways(bank: Bank) -> None:
             run.once(conn, lambda tx: tx.execute(DEBIT) and None)
 
     job = bank.job(debit)
-    body = job.body
+    body, before = job.body, (bank.claims.store, bank.claims.ledger)
     assert_harmless(job, 42, effect=bank.cents)
     assert bank.cents() == 1000 - 4 * 5
-    assert len(runs) == 8
+    # The reply is lost twice: before the COMMIT, and after it.
+    assert len(runs) == 2 + 2 + 2 + 3
     assert job.body is body
-    assert_harmless(job, 43)
+    assert (bank.claims.store, bank.claims.ledger) == before
+
+
+def test_the_same_arguments_can_be_tried_again(bank: Bank) -> None:
+    """A database that other tests have used, or this one before, proves as much as a new one."""
+    job = plain(bank)
+    assert_harmless(job, 42)
+    assert_harmless(job, 42, effect=bank.cents)
     assert bank.cents() == 1000 - 8 * 5
 
 
@@ -80,7 +59,7 @@ def test_an_effect_that_joins_the_callers_transaction_is_harmless(bank: Bank) ->
 
     def debit(run: Run, order: int) -> None:
         with bank.open() as conn:
-            conn.execute("BEGIN" if bank.url.startswith("sqlite") else "SELECT 1")
+            conn.execute("BEGIN" if bank.sqlite else "SELECT 1")
             run.once(conn, lambda tx: tx.execute(DEBIT) and None)
             conn.commit()
 
@@ -88,15 +67,102 @@ def test_an_effect_that_joins_the_callers_transaction_is_harmless(bank: Bank) ->
     assert bank.cents() == 980
 
 
+def test_each_attempt_has_a_django_connection_of_its_own_and_leaves_none(
+    pg_bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django's connections belong to a thread: two attempts in one would be one transaction, and an open one keeps its database."""
+    from django.db import connections, transaction
+
+    bank = pg_bank
+    bench = DjangoPostgres(bank.url)
+    monkeypatch.setitem(django_settings().DATABASES, "default", bench.settings_dict())
+    backends = set[int]()
+
+    def debit(run: Run, order: int) -> None:
+        conn = connections["default"]
+        with transaction.atomic():
+            with conn.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                backends.add(cursor.fetchone()[0])
+            run.once(conn, lambda tx: tx.cursor().execute(DEBIT))
+
+    assert_harmless(bank.job(debit), 42, effect=bank.cents)
+    assert bank.cents() == 980
+    assert len(backends) == 2 + 2 + 2 + 3
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    wait(lambda: bank.ask(others) == 0, "the attempts' connections to end", 20)
+
+
+def test_a_body_that_locks_the_row_first_is_tried_without_a_deadlock(
+    pg_bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt cannot come to its effect before the first one ends: then it comes after it."""
+    monkeypatch.setattr(duplicates, "MEET_S", 0.2)
+    bank = pg_bank
+
+    def debit(run: Run, order: int) -> None:
+        with bank.open() as conn:
+            conn.execute("SELECT cents FROM wallet FOR UPDATE")
+            run.once(conn, lambda tx: tx.execute(DEBIT) and None)
+            conn.commit()
+
+    assert_harmless(bank.job(debit), 42, effect=bank.cents)
+    assert bank.cents() == 980
+
+
+def test_an_attempt_that_the_database_rolled_back_is_delivered_again(
+    pg_bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A serialization failure in the caller's own transaction is an error, and no harm."""
+    monkeypatch.setattr(duplicates, "MEET_S", 60)
+    bank, failures = pg_bank, list[str]()
+
+    def debit(run: Run, order: int) -> None:
+        with bank.open() as conn:
+            conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            conn.execute("SELECT cents FROM wallet")
+            try:
+                run.once(conn, lambda tx: tx.execute(DEBIT) and None)
+            except psycopg.errors.SerializationFailure as error:
+                failures.append(str(error))
+                raise
+            conn.commit()
+
+    assert_harmless(bank.job(debit), 42, effect=bank.cents)
+    assert failures
+    assert bank.cents() == 980
+
+
 def test_a_job_with_slots_is_harmless(bank: Bank) -> None:
     """A slot that is done is no second run, and a slot whose end was never told is run again."""
+    found: list[str | None] = []
 
     def debit(run: Run) -> None:
+        found.append(run.slot)
         with bank.open() as conn:
             run.once(conn, lambda tx: tx.execute(DEBIT) and None)
 
-    assert_harmless(bank.job(debit, key=[], every="1d"), effect=bank.cents)
+    # Many slots may pass meanwhile; all attempts of a way are at one.
+    assert_harmless(bank.job(debit, key=[], every="1s"), effect=bank.cents)
     assert bank.cents() == 980
+    assert len(found) == 1 + 2 + 2 + 3
+    assert len(set(found)) == 1
+
+
+def test_one_message_rather_than_two_is_harmless(bank: Bank) -> None:
+    """A slot that closes when its run starts is never run again, also where its worker died."""
+    runs: list[str | None] = []
+
+    def remind(run: Run) -> None:
+        runs.append(run.slot)
+        with bank.open() as conn:
+            run.once(conn, lambda tx: tx.execute(DEBIT) and None)
+
+    job = bank.job(remind, key=[], every="1d", stake="notify", delivery="at-most-once")
+    assert_harmless(job, effect=bank.cents)
+    assert len(runs) == 4
 
 
 def test_each_item_of_a_batch_is_guarded_by_itself(bank: Bank) -> None:
@@ -111,14 +177,70 @@ def test_each_item_of_a_batch_is_guarded_by_itself(bank: Bank) -> None:
     assert bank.cents() == 1000 - 4 * 15
 
 
+def test_an_effect_that_can_happen_once_for_an_order_needs_new_orders(bank: Bank) -> None:
+    """`fresh` gives each way its own; without it the body's error says what to give."""
+
+    def pay(run: Run, order: int, note: str = "") -> None:
+        with bank.open() as conn:
+            run.once(conn, lambda tx: bank.pay(tx, order))
+
+    job = bank.job(pay)
+    with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)) as raised:
+        assert_harmless(job, "42")
+    assert "two at the same time" in raised.value.__notes__[-1]
+    assert "fresh=" in raised.value.__notes__[-1]
+    assert_harmless(job, fresh=bank.new_order, effect=bank.payments)
+    assert_harmless(job, "twenty euros", fresh=lambda: (bank.new_order(),))
+    assert bank.payments() == 1 + 8
+
+
+def test_your_own_constraint_is_tried_with_new_arguments(bank: Bank) -> None:
+    """It rejects what the guard's rows know nothing of, so the same arguments would try one way only."""
+
+    def pay(run: Run, order: int) -> None:
+        with bank.open() as conn:
+            run.once(conn, lambda tx: bank.pay(tx, order))
+
+    job = bank.job(pay, guard=once(bank.url, constraint="one_payment"))
+    with pytest.raises(Refused, match=r"CLM074.*fresh="):
+        assert_harmless(job, 42)
+    assert_harmless(job, fresh=bank.new_order, effect=bank.payments)
+    assert bank.payments() == 4
+    with pytest.raises(AssertionError, match="twice in a row: .* was never applied: it had happened before"):
+        assert_harmless(job, fresh=lambda: 1)
+
+
+def test_your_own_constraint_on_a_slot_is_tried_with_earlier_slots(bank: Bank) -> None:
+    """A slot is one operation there, and each way needs one that has not happened."""
+
+    def pay(run: Run) -> None:
+        with bank.open() as conn:
+            run.once(conn, lambda tx: bank.pay(tx, run.slot))
+
+    job = bank.job(pay, key=[], every="1d", stake="append", guard=once(bank.url, constraint="one_payment"))
+    assert_harmless(job, effect=bank.payments)
+    assert bank.payments() == 4
+
+
+def test_a_claimant_that_stops_nothing_is_tried_as_one_that_does(bank: Bank) -> None:
+    """What is proved is the guard, so the ways do not follow `mode="observe"` or "off"."""
+    for mode in ("observe", "off"):
+        bank.claims = Claimant("redis://127.0.0.1:1/0", ledger=bank.claims.ledger.address, mode=mode)
+        assert_harmless(plain(bank), 42, effect=bank.cents)
+    assert bank.cents() == 1000 - 8 * 5
+
+
+# -- async -----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("running", [False, True], ids=["own loop", "running loop"])
-def test_an_async_job_is_harmless(pg_dsn: str, running: bool) -> None:
+def test_an_async_job_is_harmless(pg_bank: Bank, running: bool) -> None:
     """The same for `async def`, on a loop of its own or on the one that runs."""
-    guards.init(pg_dsn)
-    bank = Bank(pg_dsn, lambda: psycopg.connect(pg_dsn))
+    bank, runs = pg_bank, list[int]()
 
     async def debit(run: AsyncRun, order: int) -> None:
-        async with await psycopg.AsyncConnection.connect(pg_dsn) as conn:
+        runs.append(order)
+        async with await psycopg.AsyncConnection.connect(bank.url) as conn:
             await run.once(conn, lambda tx: tx.execute(DEBIT))
 
     job = bank.job(debit)
@@ -126,120 +248,103 @@ def test_an_async_job_is_harmless(pg_dsn: str, running: bool) -> None:
         assert_harmless(job, 42, effect=bank.cents)
     else:
 
+        async def cents() -> int:
+            return bank.cents()
+
+        async def new_order() -> int:
+            return bank.new_order()
+
         async def main() -> None:
             with pytest.raises(Refused, match=r"CLM074.*assert_harmless_async"):
                 assert_harmless(job, 42)
-            await assert_harmless_async(job, 42, effect=bank.cents)
+            await assert_harmless_async(job, effect=cents, fresh=new_order)
 
         asyncio.run(main())
+        assert set(runs) == {1, 2, 3, 4}
     assert bank.cents() == 980
+    assert len(runs) == 9
 
 
-# -- what does harm is found -----------------------------------------------------------------------------------------
+def test_what_is_cancelled_ends_and_leaves_the_job_as_it_was(pg_bank: Bank) -> None:
+    """A test that runs out of time does not leave attempts behind it."""
+    bank, ended = pg_bank, list[int]()
 
+    async def debit(run: AsyncRun, order: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(order)
 
-@pytest.mark.claimant_unguarded("what this test is about")
-def test_a_guard_that_is_not_used_is_found(bank: Bank) -> None:
-    """A body that does its effect by itself has no guard, whatever its declaration says."""
-
-    def debit(run: Run, order: int) -> None:
-        with bank.open() as conn:
-            conn.execute(DEBIT)
-            conn.commit()
-
-    with pytest.raises(AssertionError, match=r"debit-0: twice in a row: 2 runs, and none of them used"):
-        assert_harmless(bank.job(debit), 42)
-
-
-def test_an_effect_on_another_connection_is_found_by_its_value(bank: Bank) -> None:
-    """What commits by itself, before the guard's transaction, happens again with each attempt."""
-
-    def debit(run: Run, order: int) -> None:
-        with bank.open() as other:
-            other.execute(DEBIT)
-            other.commit()
-        with bank.open() as conn:
-            run.once(conn, lambda tx: None)
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await assert_harmless_async(job, 42)
+        assert ended == [42]
 
     job = bank.job(debit)
-    assert_harmless(job, 42)  # the answers alone cannot show it
-    with pytest.raises(AssertionError, match=r"the effect came to -10, and one run changes it by -5"):
-        assert_harmless(job, 43, effect=bank.cents)
-
-
-def test_an_identity_of_each_attempts_own_is_found(bank: Bank) -> None:
-    """A key that is made in the run makes every attempt a first one."""
-
-    def debit(run: Run, order: int) -> None:
-        with bank.open() as conn:
-            run.once(conn, lambda tx: tx.execute(DEBIT) and None, operation=("debit", str(uuid.uuid4())))
-
-    with pytest.raises(AssertionError, match="operations of their own"):
-        assert_harmless(bank.job(debit), 42)
-
-
-def test_an_effect_value_that_sees_nothing_is_found(bank: Bank) -> None:
-    """A probe of the wrong thing would make any job look harmless."""
-
-    def debit(run: Run, order: int) -> None:
-        with bank.open() as conn:
-            run.once(conn, lambda tx: tx.execute(DEBIT) and None)
-
-    with pytest.raises(AssertionError, match="does not see the effect"):
-        assert_harmless(bank.job(debit), 42, effect=lambda: 7)
-
-
-def test_what_the_body_raises_is_raised(bank: Bank) -> None:
-    """A job that fails has not been shown to be harmless."""
-
-    def debit(run: Run, order: int) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        assert_harmless(bank.job(debit), 42)
-    assert isinstance(bank.claims.store.address, str)
+    asyncio.run(main())
+    assert job.body is debit
+    assert str(bank.claims.store.address).startswith("redis:")
 
 
 # -- without a guard -------------------------------------------------------------------------------------------------
 
 
-def test_a_rebuild_is_harmless_if_its_result_is_the_same(tmp_path: Path) -> None:
-    """A job without a guard is judged by what it leaves: the same after any number of runs."""
-    claims = Claimant("redis://127.0.0.1:1/0", ledger="sqlite:never.db")
-    target = tmp_path / "index"
-    rebuild = claims.job("rebuild", stake="rebuild")(lambda run: target.write_text("index") and None)
-    append = claims.job("append", stake="scan")(
-        lambda run: target.write_text(target.read_text() + "x") and None
-    )
-    assert_harmless(rebuild, effect=target.read_text if target.exists() else lambda: _text(target))
-    with pytest.raises(AssertionError, match="append: twice in a row"):
-        assert_harmless(append, effect=lambda: _text(target))
-    with pytest.raises(Refused, match="CLM074"):
-        assert_harmless(rebuild)
-
-
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-# -- isolation -------------------------------------------------------------------------------------------------------
+def test_a_rebuild_is_harmless_if_its_result_is_the_same(tmp_path: Path) -> None:
+    """A job without a guard is judged by what it leaves: the same after any number of runs."""
+    claims = Claimant("redis://127.0.0.1:1/0", ledger="sqlite:never.db")
+    target, runs = tmp_path / "index", list[str]()
+
+    @claims.job("rebuild", stake="rebuild")
+    def rebuild(run: Run) -> None:
+        runs.append(run.lease.checked)
+        target.write_text("index")
+
+    @claims.job("append", stake="scan")
+    def append(run: Run) -> None:
+        target.write_text(text_of(target) + "x")
+
+    assert_harmless(rebuild, effect=lambda: text_of(target))
+    assert len(runs) == 2 + 2 + 2 + 3
+    with pytest.raises(AssertionError, match=r"append: twice in a row: .*must be overwritten"):
+        assert_harmless(append, effect=lambda: text_of(target))
+    with pytest.raises(Refused, match=r"CLM074.*no guard, so nothing says"):
+        assert_harmless(rebuild)
 
 
-def test_an_isolated_claimant_is_as_it_was_afterwards(tmp_path: Path) -> None:
-    """Inside, jobs of a module's own Claimant run on fakes; afterwards, also after an error, it is the module's again."""
-    claims = Claimant(f"sqlite:{tmp_path / 'leases.db'}", ledger=f"sqlite:{tmp_path / 'ledger.db'}")
-    tick = claims.job("tick", every="1d", stake="rebuild")(lambda run: run.slot)
-    store, ledger = claims.store, claims.ledger
-    with isolated(claims):
-        assert tick().kind == "ran"
-        with isolated(claims):
-            assert tick().kind == "ran"
-        assert tick().kind == "done"
-    with pytest.raises(ZeroDivisionError), isolated(claims):
-        assert not (tmp_path / "leases.db").exists()
-        raise ZeroDivisionError
-    assert (claims.store, claims.ledger) == (store, ledger)
-    assert tick().kind == "ran"
-    assert tick().kind == "done"
-    assert (tmp_path / "leases.db").exists()
-    claims.close()
+def test_a_guard_that_is_out_of_sight_is_judged_by_the_effect(bank: Bank) -> None:
+    """What is attested must hold: one effect for each order."""
+
+    def pay(run: Run, order: int) -> None:
+        with bank.open() as conn:
+            conn.execute(f"INSERT INTO paid VALUES ('{order}') ON CONFLICT (what) DO NOTHING")
+            conn.commit()
+
+    attested = guards.Attested("unique index one_payment")
+    job = bank.job(pay, guard=attested)
+    with pytest.raises(Refused, match=r"CLM074.*out of sight, so nothing says"):
+        assert_harmless(job, fresh=bank.new_order)
+    with pytest.raises(Refused, match=r"CLM074.*fresh="):
+        assert_harmless(job, 1, effect=bank.payments)
+    assert_harmless(job, fresh=bank.new_order, effect=bank.payments)
+    assert bank.payments() == 4
+    harmful = bank.job(lambda run, order: bank.debit_by_itself(), guard=attested)
+    with pytest.raises(AssertionError, match="twice in a row: it changed the effect by -10"):
+        assert_harmless(harmful, fresh=bank.new_order, effect=bank.cents)
+
+
+def test_what_cannot_be_tried_is_refused(bank: Bank) -> None:
+    """A message without a guard is two messages; a function that is no job has no duplicates."""
+    remind = bank.claims.job("remind", stake="notify", delivery="at-least-once")(lambda run: None)
+    with pytest.raises(Refused, match=r"CLM074: remind: .*'notify' and without a guard does harm"):
+        assert_harmless(remind, effect=bank.cents)
+    with pytest.raises(Refused, match=r"CLM074: assert_harmless needs a job.*not function"):
+        assert_harmless(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=r"CLM074: .*effect= gave \[\]"):
+        assert_harmless(plain(bank), 42, effect=list)
+    with pytest.raises(Refused, match=r"CLM074: .*effect= gave True"):
+        assert_harmless(plain(bank), 42, effect=lambda: True)

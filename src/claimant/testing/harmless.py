@@ -1,69 +1,33 @@
 """`assert_harmless`: that a duplicate of a job does no harm, tried in the four ways in which duplicates come about.
 
-It runs the job against the caller's own test database, where its guard is; leases and ledger are this test's own. Each
-way is given operations that no other way has seen, so each begins with an effect that has not happened yet.
+It runs the job against the caller's own test database, where its guard is; leases and ledger are this test's own. Every
+attempt has a thread, or a task, of its own, as workers have. What it changes on the job is put back at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import inspect
+import os
+import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, NoReturn
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from claimant import AsyncJob, Claimant, Job, Refused
 from claimant._drive import clock
-from claimant._model.ops import Release
-from claimant._model.outcome import Answer, AnswerKind
-from claimant.testing.isolation import isolated, leases_off
+from claimant._model import slots
+from claimant._model.policy import Mode
+from claimant.guards import Attested, Once
+from claimant.testing.duplicates import WAYS, Attempt, Look, Start, Steps, Wait, Way
+from claimant.testing.isolation import isolated, leases_as
+from claimant.testing.verdict import Kept, Verdict
 
-MEET_S = 3.0
-"""How long one of two attempts waits for the other, in seconds."""
-IN_A_ROW, AT_ONCE, LOST, NO_REPLY = (
-    "twice in a row",
-    "two at the same time",
-    "the claim lost between, so that two hold it",
-    "the reply lost after the work, and a second delivery",
-)
-
-
-class _ReplyLost(BaseException):
-    """The worker is gone before anybody heard how it ended. No `Exception`: the body must not take it for its own."""
-
-
-class _Try:
-    """One way: what each attempt's guard said, and what an attempt does before its first guarded effect and at its end."""
-
-    def __init__(self, way: str) -> None:
-        self.way = way
-        self.attempts: list[list[Answer[Any]]] = []
-        self.look: Callable[[], Any] = lambda: None
-        self.after_one: Any = None
-        self.before_effect: Callable[[Any], Any] = lambda _: None
-        self.at_end: Callable[[], None] = lambda: None
-        self._salt = hashlib.sha256(way.encode()).digest()
-
-    def one_done(self) -> None:
-        """The first of two attempts has ended, and the second has not begun."""
-        self.after_one = self.look()
-
-    def entered(self, run: Any) -> None:
-        """An attempt begins: its operations are this way's own."""
-        named = run._identity  # noqa: SLF001 - this package is a part of the library
-
-        def own(operation: object) -> Any:
-            found = named(operation)
-            return replace(found, key=hashlib.sha256(found.key + self._salt).digest())
-
-        run._identity = own  # noqa: SLF001
-
-    def left(self, run: Any) -> None:
-        """An attempt has ended, however."""
-        self.attempts.append(list(run._journal.answers))  # noqa: SLF001
+_current: ContextVar[Attempt | None] = ContextVar("claimant_attempt", default=None)
 
 
 def assert_harmless(
@@ -71,220 +35,318 @@ def assert_harmless(
     /,
     *args: Any,
     effect: Callable[[], Any] | None = None,
+    fresh: Callable[[], Any] | None = None,
     **kwargs: Any,
 ) -> None:
     """Start `job(*args, **kwargs)` as duplicates do, and raise `AssertionError` where one did harm.
 
-    Four ways: twice in a row; at the same time; with the claim lost between, so that two hold it; with the reply lost
-    after the work, and a second delivery. A guarded job must have one effect in each: one answer "applied" for each
-    operation, and "duplicate" for the others. So the effect happens four times, once for each way.
+    Four ways: twice in a row; two at the same time; with the claim lost between, so that two hold it; with the reply lost
+    after the work, and another delivery. In each way each operation must be answered "applied" once. So the effect happens
+    four times, once for each way: the guard is told four different operations, though the arguments are the same.
 
-    `effect` is called for a number that each effect changes, such as a balance or a count of rows: then each way must change
-    it by as much as one run does. It also finds an effect that is outside of the guard's transaction, which no answer
-    shows. A job without a guard (rebuild, scan) needs `effect`, which may return anything that can be compared: it must
-    be the same after any number of runs.
+    `effect` is called for a number that each effect changes, such as a balance or a count of rows: each way must change it by
+    as much as one run does. It finds what the body does outside of the guard's transaction, which no answer shows. A job
+    without a guard (rebuild, scan) needs `effect`, which may then give anything: it must be the same after any number of runs.
 
-    For an `AsyncJob` it brings an event loop of its own; where one is running, `await assert_harmless_async(…)`.
+    `fresh` is called before each way for arguments that were never used, for effects that can happen only once for the same
+    ones, such as a row with a unique column: what it returns is put before `args`, a tuple as several.
+
+    For an `AsyncJob` it brings an event loop of its own; where one is running, `await assert_harmless_async(…)`. What the body
+    raises is raised. `Refused` (CLM074) says what cannot be tried, and what to write.
+
+        assert_harmless(debit_wallet, 42, cents=5, effect=balance)
     """
     if isinstance(job, AsyncJob):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            asyncio.run(assert_harmless_async(job, *args, effect=effect, **kwargs))
+            asyncio.run(assert_harmless_async(job, *args, effect=effect, fresh=fresh, **kwargs))
             return
-        raise Refused(
-            "CLM074",
-            f"{job.name}: an event loop is running here. Write `await assert_harmless_async(…)`",
-            name=job.name,
-        )
-    judge = _Judge(job, effect)
-    for way in (IN_A_ROW, AT_ONCE, LOST, NO_REPLY):
-        trial = _Try(way)
-        with isolated(judge.claims), _body(job, _plain(job.body, trial)), judge.judged(trial):
-            _WAYS[way](job, trial, lambda: job(*args, **kwargs))
+        raise _cannot(job.name, "an event loop is running here. Write `await assert_harmless_async(…)`")
+    trial = _Trial(job, Job, effect, fresh)
+    for way in trial.ways():
+        with trial.of(way):
+            crew = _Threads(way, trial.start_of(way, args, kwargs), trial.look)
+            with _body(job, _plain(job.body, trial, way, crew)):
+                before = trial.look()
+                with _noted(way):
+                    crew.carry_out(way.drive())
+                trial.judge(way, before, trial.look())
 
 
 async def assert_harmless_async(
-    job: AsyncJob[..., Any], /, *args: Any, effect: Callable[[], Any] | None = None, **kwargs: Any
+    job: AsyncJob[..., Any],
+    /,
+    *args: Any,
+    effect: Callable[[], Any] | None = None,
+    fresh: Callable[[], Any] | None = None,
+    **kwargs: Any,
 ) -> None:
-    """`assert_harmless` on the running loop."""
-    judge = _Judge(job, effect)
-    for way in (IN_A_ROW, AT_ONCE, LOST, NO_REPLY):
-        trial = _Try(way)
-        with isolated(judge.claims), _body(job, _coloured(job.body, trial)), judge.judged(trial):
-            await _ASYNC_WAYS[way](job, trial, lambda: job(*args, **kwargs))
-            await judge.claims.aclose()
+    """`assert_harmless` on the running loop. `effect` and `fresh` may be coroutine functions."""
+    trial = _Trial(job, AsyncJob, effect, fresh)
+    for way in trial.ways():
+        with trial.of(way):
+            given = await _awaited(trial.given())
+            crew = _Tasks(way, trial.start_with(way, given, args, kwargs), trial.look)
+            try:
+                with _body(job, _coloured(job.body, trial, way, crew)):
+                    before = await _awaited(trial.look())
+                    with _noted(way):
+                        await crew.carry_out(way.drive())
+                    trial.judge(way, before, await _awaited(trial.look()))
+            finally:
+                await crew.end()
+                await trial.claims.aclose()
 
 
-# -- the four ways, plain --------------------------------------------------------------------------------------------
+async def _awaited(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
 
 
-def _in_a_row(_job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    start()
-    trial.one_done()
-    start()
+def _cannot(name: str, what: str) -> Refused:
+    return Refused("CLM074", f"{name}: {what}", name=name)
 
 
-def _at_once(job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    meet = threading.Barrier(2)
-    trial.before_effect = lambda _: _met(meet)
-    errors: list[BaseException] = []
+@contextmanager
+def _noted(way: Way) -> Iterator[None]:
+    """What the body raises says in which way it did."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            f"claimant: raised in assert_harmless, {way.name}. Each way does the effect anew. Where that is not possible with the "
+            "same arguments, give fresh=, which returns new ones; each attempt needs a connection of its own"
+        )
+        raise
 
-    def one() -> None:
+
+# -- one job, and what is to be judged -------------------------------------------------------------------------------
+
+
+class _Trial:
+    """A job, its `effect` and its `fresh`, and the claims that they are tried on."""
+
+    def __init__(self, job: Any, colour: type, effect: Any, fresh: Any) -> None:
+        if not issubclass(type(job), colour):  # which leaves `job` as it is for the type checkers
+            raise Refused(
+                "CLM074",
+                f"assert_harmless needs a job, what @claims.job(…) made of the function, and not {type(job).__name__}",
+            )
+        self._job = job
+        self._effect = effect
+        self._fresh = fresh
+        self._salt = os.urandom(16)
+        declared = job._declared  # noqa: SLF001 - this package is a part of the library
+        self.kept = {Once: Kept.BY_ONCE, Attested: Kept.OUT_OF_SIGHT}.get(
+            type(declared.guard), Kept.BY_ITSELF
+        )
+        self._schedule = declared.schedule
+        self._own_rows = (
+            self.kept is Kept.OUT_OF_SIGHT or getattr(declared.guard, "constraint", None) is not None
+        )
+        self._at_most_once: bool = declared.at_most_once
+        self.claims: Claimant = job._claims  # noqa: SLF001
+        self._verdict = Verdict(job.name, self.kept)
+        self._now = clock.epoch_ms()
+        self._refuse()
+
+    def _refuse(self) -> None:
+        name, stake = self._job.name, self._job._declared.stake  # noqa: SLF001
+        if self.kept is Kept.BY_ITSELF and not stake.cheap:
+            raise _cannot(
+                name,
+                f"a duplicate of a job with stake={stake.value!r} and without a guard does harm; delivery= says what is tolerated. "
+                "There is nothing to try before it has a guard",
+            )
+        if self.kept is not Kept.BY_ONCE and self._effect is None:
+            why = "it has no guard" if self.kept is Kept.BY_ITSELF else "its guard is out of sight"
+            raise _cannot(
+                name,
+                f"{why}, so nothing says how often its effect happened. Give effect=, a function whose value shows it, such as a "
+                "digest of the file that is rebuilt",
+            )
+        if self._own_rows and self._fresh is None and self._schedule is None:
+            raise _cannot(
+                name,
+                "its guard looks at your own rows, where the same arguments are one operation, and there are four ways to try. "
+                "Give fresh=, a function that returns arguments that were never used",
+            )
+
+    def ways(self) -> list[Way]:
+        """The four, not begun."""
+        return [made(self.claims.store, self._at_most_once) for made in WAYS]
+
+    @contextmanager
+    def of(self, way: Way) -> Iterator[None]:
+        """Leases and ledger for one way."""
+        with isolated(self.claims), leases_as(self.claims, Mode.OFF if way.leases_off else Mode.ENFORCE):
+            way.store = self.claims.store
+            yield
+
+    def look(self) -> Any:
+        """The caller's value."""
+        return None if self._effect is None else self._effect()
+
+    def given(self) -> Any:
+        """What `fresh` gives for a way."""
+        return () if self._fresh is None else self._fresh()
+
+    def start_of(self, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """How each attempt of this way is started."""
+        return self.start_with(way, self.given(), args, kwargs)
+
+    def start_with(
+        self, way: Way, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any]:
+        """`start_of`, with what `fresh` gave."""
+        before = given if isinstance(given, tuple) else (given,)
+        start = self._job if self._schedule is None else self._job.at(self._slot(way))
+        return lambda: start(*before, *args, **kwargs)
+
+    def _slot(self, way: Way) -> str:
+        """One slot for all attempts of a way, though they may begin on both sides of a boundary.
+
+        Where the caller's constraint is the guard, a slot is one operation: then each way has an earlier one.
+        """
+        at: int = self._schedule.latest(self._now)
+        if self._own_rows and self._fresh is None:
+            for _ in range([type(way) is each for each in WAYS].index(True)):
+                at = self._schedule.latest(at - slots.LONGEST_EARLY_MS - 1)
+        return slots.text(at)
+
+    def judge(self, way: Way, before: Any, after: Any) -> None:
+        """Raise `AssertionError` where a duplicate did harm."""
+        self._verdict.of(way, before, after, looked=self._effect is not None)
+
+    def entered(self, way: Way, run: Any, attempt: Attempt) -> None:
+        """An attempt enters the body: its operations are this way's own, and the same for the attempts of the way."""
+        attempt.began, attempt.tenure, attempt.answers = (
+            True,
+            run._journal.tenure,  # noqa: SLF001
+            run._journal.answers,  # noqa: SLF001
+        )
+        named, salt = run._identity, self._salt + way.name.encode()  # noqa: SLF001
+
+        def own(operation: object) -> Any:
+            found = named(operation)
+            return replace(found, key=hashlib.sha256(found.key + salt).digest())
+
+        run._identity = own  # noqa: SLF001
+
+
+# -- attempts in threads, attempts in tasks --------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Threads:
+    """Carries a way out; each attempt has a thread."""
+
+    way: Way
+    start: Callable[[], Any]
+    look: Callable[[], Any]
+
+    def carry_out(self, steps: Steps) -> None:
+        reply: Any = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration:
+                return
+            match step:
+                case Start(count):
+                    reply = [Attempt(threading.Event(), threading.Event()) for _ in range(count)]
+                    self.way.attempts += reply
+                    for attempt in reply:
+                        # The context goes along, as a web framework's application is found by it.
+                        threading.Thread(
+                            target=copy_context().run, args=(self._attempt, attempt), daemon=True
+                        ).start()
+                case Wait(flag, limit_s):
+                    reply = cast("threading.Event", flag).wait(limit_s)
+                case Look():
+                    reply = self.look()
+
+    def _attempt(self, attempt: Attempt) -> None:
+        _current.set(attempt)
         try:
-            start()
+            try:
+                attempt.outcome = self.start()
+            finally:
+                _close_django()
         except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, daemon=True) for _ in range(2)]
-    with leases_off(_claims_of(job)):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise errors[0]
+            attempt.error = error
+        finally:
+            attempt.arrived.set()
+            attempt.ended.set()
 
 
-def _met(meet: threading.Barrier) -> None:
-    # Where the other one never comes to an effect, what the answers say of that is judged.
-    with contextlib.suppress(threading.BrokenBarrierError):
-        meet.wait(MEET_S)
+def _close_django() -> None:
+    """Django's connections belong to their thread, and its test database cannot be dropped while they are open."""
+    if "django.db" in sys.modules:
+        from django.core.exceptions import ImproperlyConfigured
+        from django.db import connections
+
+        # Imported by somebody, and never set up: then there are no connections.
+        with suppress(ImproperlyConfigured):
+            connections.close_all()
 
 
-def _lost(job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    def another(run: Any) -> None:
-        trial.before_effect = lambda _: None
-        _forget_claim(job, run)
-        start()
+class _Tasks:
+    """Carries a way out on the running loop; each attempt has a task."""
 
-    trial.before_effect = another
-    start()
+    def __init__(self, way: Way, start: Callable[[], Any], look: Callable[[], Any]) -> None:
+        self._way, self._start, self._look = way, start, look
+        self._tasks: list[asyncio.Task[None]] = []
 
+    async def carry_out(self, steps: Steps) -> None:
+        reply: Any = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration:
+                return
+            match step:
+                case Start(count):
+                    reply = [Attempt(asyncio.Event(), asyncio.Event()) for _ in range(count)]
+                    self._way.attempts += reply
+                    self._tasks += [asyncio.create_task(self._attempt(attempt)) for attempt in reply]
+                case Wait(flag, limit_s):
+                    reply = await self._waited(cast("asyncio.Event", flag), limit_s)
+                case Look():
+                    reply = await _awaited(self._look())
 
-def _no_reply(_job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    def gone() -> None:
-        trial.at_end = lambda: None
-        raise _ReplyLost
+    @staticmethod
+    async def _waited(flag: asyncio.Event, limit_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await flag.wait()
+        except TimeoutError:
+            return False
 
-    trial.at_end = gone
-    try:
-        start()
-    except _ReplyLost:
-        start()
+    async def _attempt(self, attempt: Attempt) -> None:
+        _current.set(attempt)
+        try:
+            attempt.outcome = await self._start()
+        except asyncio.CancelledError as error:
+            attempt.error = error
+            raise
+        except BaseException as error:
+            attempt.error = error
+        finally:
+            attempt.arrived.set()
+            attempt.ended.set()
 
-
-# -- the same, awaited -----------------------------------------------------------------------------------------------
-
-
-async def _in_a_row_async(_job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    await start()
-    trial.one_done()
-    await start()
-
-
-async def _at_once_async(job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    meet = asyncio.Barrier(2)
-
-    async def met(_: Any) -> None:
-        with contextlib.suppress(TimeoutError, asyncio.BrokenBarrierError):
-            async with asyncio.timeout(MEET_S):
-                await meet.wait()
-
-    trial.before_effect = met
-    with leases_off(_claims_of(job)):
-        await asyncio.gather(start(), start())
-
-
-async def _lost_async(job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    async def another(run: Any) -> None:
-        trial.before_effect = _nothing_async
-        _forget_claim(job, run)
-        await start()
-
-    trial.before_effect = another
-    await start()
-
-
-async def _nothing_async(_: Any) -> None: ...
-
-
-async def _no_reply_async(_job: Any, trial: _Try, start: Callable[[], Any]) -> None:
-    def gone() -> None:
-        trial.at_end = lambda: None
-        raise _ReplyLost
-
-    trial.at_end = gone
-    try:
-        await start()
-    except _ReplyLost:
-        await start()
-
-
-_WAYS = {IN_A_ROW: _in_a_row, AT_ONCE: _at_once, LOST: _lost, NO_REPLY: _no_reply}
-_ASYNC_WAYS = {
-    IN_A_ROW: _in_a_row_async,
-    AT_ONCE: _at_once_async,
-    LOST: _lost_async,
-    NO_REPLY: _no_reply_async,
-}
+    async def end(self) -> None:
+        """Nothing goes on after the assertion, also when it was cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 # -- around the body -------------------------------------------------------------------------------------------------
 
 
-def _plain(body: Callable[..., Any], trial: _Try) -> Callable[..., Any]:
-    def watched(run: Any, *args: Any, **kwargs: Any) -> Any:
-        trial.entered(run)
-        do = run.once
-        first = [True]
-
-        def once(*given: Any, **named: Any) -> Any:
-            if first:
-                first.clear()
-                trial.before_effect(run)
-            return do(*given, **named)
-
-        run.once = once
-        try:
-            result = body(run, *args, **kwargs)
-        finally:
-            trial.left(run)
-        trial.at_end()
-        return result
-
-    return watched
-
-
-def _coloured(body: Callable[..., Any], trial: _Try) -> Callable[..., Any]:
-    async def watched(run: Any, *args: Any, **kwargs: Any) -> Any:
-        trial.entered(run)
-        do = run.once
-        first = [True]
-
-        async def once(*given: Any, **named: Any) -> Any:
-            if first:
-                first.clear()
-                await _awaited(trial.before_effect(run))
-            return await do(*given, **named)
-
-        run.once = once
-        try:
-            result = await body(run, *args, **kwargs)
-        finally:
-            trial.left(run)
-        trial.at_end()
-        return result
-
-    return watched
-
-
-async def _awaited(result: Any) -> None:
-    if result is not None:
-        await result
-
-
-@contextlib.contextmanager
+@contextmanager
 def _body(job: Any, body: Callable[..., Any]) -> Iterator[None]:
     """The job with another body inside the block."""
     own = job.body
@@ -295,98 +357,80 @@ def _body(job: Any, body: Callable[..., Any]) -> Iterator[None]:
         job.body = own
 
 
-def _claims_of(job: Any) -> Claimant:
-    claims: Claimant = job._claims  # noqa: SLF001
-    return claims
+def _dying(effect: Any, way: Way, attempt: Attempt) -> Any:
+    """The effect, after which this attempt may be gone. What is no function is for `run.once` to refuse."""
+    if not callable(effect):
+        return effect
+
+    async def awaited(result: Any) -> Any:
+        found = await result
+        way.before_commit(attempt)
+        return found
+
+    def done(tx: Any) -> Any:
+        result = effect(tx)
+        if inspect.isawaitable(result):
+            return awaited(result)
+        way.before_commit(attempt)
+        return result
+
+    return done
 
 
-def _forget_claim(job: Any, run: Any) -> None:
-    """The store loses the claim, as one that is restarted, or cut off for a lifetime, does."""
-    tenure = run._journal.tenure  # noqa: SLF001
-    if tenure is not None:
-        port = _claims_of(job).store.blocking()
-        port.call(Release(tenure.key, tenure.value, clock.now_ms() + 5_000))
-        port.close()
+def _committed(run: Any) -> bool:
+    """Whether the last answer's transaction has ended; a joined one is the caller's to commit."""
+    return not run._journal.rows[-1].joined  # noqa: SLF001
 
 
-# -- the verdict -----------------------------------------------------------------------------------------------------
+def _plain(body: Callable[..., Any], trial: _Trial, way: Way, crew: _Threads) -> Callable[..., Any]:
+    def watched(run: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt = _current.get()
+        if attempt is None:  # somebody else's start, meanwhile
+            return body(run, *args, **kwargs)
+        trial.entered(way, run, attempt)
+        do, first = run.once, [True]
+
+        def once(conn: Any, effect: Any, operation: Any = None) -> Any:
+            if first:
+                first.clear()
+                crew.carry_out(way.before_effect(attempt))
+            answer = do(conn, _dying(effect, way, attempt), operation)
+            if _committed(run):
+                way.after_commit(attempt)
+            return answer
+
+        run.once = once
+        if trial.kept is not Kept.BY_ONCE:
+            crew.carry_out(way.before_effect(attempt))
+        result = body(run, *args, **kwargs)
+        way.at_end(attempt)
+        return result
+
+    return watched
 
 
-class _Judge:
-    """What a job's ways must have come to. `one`: what one run changes the effect's value by, or makes it."""
+def _coloured(body: Callable[..., Any], trial: _Trial, way: Way, crew: _Tasks) -> Callable[..., Any]:
+    async def watched(run: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt = _current.get()
+        if attempt is None:
+            return await body(run, *args, **kwargs)
+        trial.entered(way, run, attempt)
+        do, first = run.once, [True]
 
-    def __init__(self, job: Any, effect: Callable[[], Any] | None) -> None:
-        self._job = job
-        self._effect = effect
-        self._guarded = job._declared.guard is not None  # noqa: SLF001
-        self._one: Any = None
-        self.claims = _claims_of(job)
-        if not self._guarded and effect is None:
-            raise Refused(
-                "CLM074",
-                f"{job.name}: it has no guard, so nothing says how often its effect happened. Give effect=, a function whose "
-                "value is the same after any number of runs, such as a digest of the file that is rebuilt",
-                name=job.name,
-            )
+        async def once(conn: Any, effect: Any, operation: Any = None) -> Any:
+            if first:
+                first.clear()
+                await crew.carry_out(way.before_effect(attempt))
+            answer = await do(conn, _dying(effect, way, attempt), operation)
+            if _committed(run):
+                way.after_commit(attempt)
+            return answer
 
-    @contextlib.contextmanager
-    def judged(self, trial: _Try) -> Iterator[None]:
-        """The block of one way. Raises `AssertionError` at its end where a duplicate did harm."""
-        trial.look = (lambda: None) if self._effect is None else self._effect
-        before = trial.look()
-        yield
-        if self._guarded:
-            self._answers(trial)
-        if self._effect is not None:
-            self._values(trial, before, trial.look())
+        run.once = once
+        if trial.kept is not Kept.BY_ONCE:
+            await crew.carry_out(way.before_effect(attempt))
+        result = await body(run, *args, **kwargs)
+        way.at_end(attempt)
+        return result
 
-    def _values(self, trial: _Try, before: Any, after: Any) -> None:
-        if trial.way == IN_A_ROW:
-            self._one = trial.after_one - before if self._guarded else trial.after_one
-            if self._guarded and trial.after_one == before:
-                self._harm(
-                    trial,
-                    f"effect= was {before!r} before the first run and after it: it does not see the effect",
-                )
-        found = after - before if self._guarded else after
-        if found != self._one:
-            what = "changes it by" if self._guarded else "makes it"
-            self._harm(
-                trial,
-                f"the effect came to {found!r}, and one run {what} {self._one!r}. Do all of it in the function that run.once() "
-                "calls, on the connection that it gives",
-            )
-
-    def _answers(self, trial: _Try) -> None:
-        used = [answers for answers in trial.attempts if answers]
-        if not used:
-            self._harm(
-                trial,
-                f"{len(trial.attempts)} runs, and none of them used the declared guard. Do the effect with run.once(conn, effect)",
-            )
-        for answer in (answer for answers in used for answer in answers):
-            # Of two at the same time one may be told to come back: it has done nothing.
-            well = (AnswerKind.APPLIED, AnswerKind.DUPLICATE) + (
-                (AnswerKind.IN_FLIGHT,) if trial.way == AT_ONCE else ()
-            )
-            if answer.kind not in well:
-                self._harm(trial, f"{answer.operation} was answered {answer.kind.value}: {answer.reason}")
-        named = [{answer.operation for answer in answers} for answers in used]
-        if any(each != named[0] for each in named):
-            self._harm(
-                trial,
-                f"the runs had operations of their own ({', '.join(sorted(set().union(*named))[:3])}): the identity must come "
-                "from the business key, and be the same for every attempt",
-            )
-        applied = Counter(
-            answer.operation
-            for answers in used
-            for answer in answers
-            if answer.kind is AnswerKind.APPLIED and not answer.replayed
-        )
-        for operation, count in sorted(applied.items()):
-            if count > 1:
-                self._harm(trial, f"{operation} was applied {count} times")
-
-    def _harm(self, trial: _Try, what: str) -> NoReturn:
-        raise AssertionError(f"{self._job.name}: {trial.way}: {what}")
+    return watched

@@ -8,7 +8,7 @@ the test database's own business.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from tempfile import TemporaryDirectory
 
 from claimant import Claimant
@@ -29,23 +29,29 @@ def isolated(claims: Claimant) -> Iterator[Claimant]:
     with TemporaryDirectory(prefix="claimant-test-") as folder:
         store = Switched(open_store(f"memory:{folder}"))
         book = Spooled(open_ledger(f"sqlite:{folder}/ledger.db", namespace=claims.namespace))
-        claims.store, claims.ledger = store, book
-        wiring.move(store, book)
         try:
+            claims.store, claims.ledger = store, book
+            wiring.move(store, book)
             yield claims
         finally:
-            claims.close()
+            # First of all: later tests must not find themselves on this one's fakes, whatever goes wrong below.
             claims.store, claims.ledger = before
             wiring.move(*before)
+            book.close()
 
 
 @contextmanager
-def leases_off(claims: Claimant) -> Iterator[None]:
-    """Inside the block the jobs of `claims` take no leases, as with `mode="off"`: two starts at once both run."""
+def leases_as(claims: Claimant, mode: Mode) -> Iterator[None]:
+    """Inside the block the jobs of `claims` start in another mode."""
     wiring = claims._wiring  # noqa: SLF001 - this package is a part of the library
     before = wiring.mode
-    wiring.mode = Mode.OFF
+    wiring.mode = mode
     try:
         yield
     finally:
         wiring.mode = before
+
+
+def leases_off(claims: Claimant) -> AbstractContextManager[None]:
+    """Inside the block the jobs of `claims` take no leases, as with `mode="off"`: two starts at once both run."""
+    return leases_as(claims, Mode.OFF)

@@ -1,15 +1,17 @@
 """The pytest plugin: fixtures `claims`, `held`, `absent` and `off` for testing jobs without a server; unused guards fail.
 
-Nothing is imported before a test asks for a fixture, so that the plugin costs a test run nothing.
+pytest imports it in every project where claimant is installed, and Python imports `claimant` for that. Beyond it nothing is
+imported before a test asks for a fixture, so that other projects pay for no more.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,19 +68,49 @@ def off(claims: Claimant) -> Callable[[], AbstractContextManager[None]]:
 # -- a declared guard that no run used is a test that proved nothing --------------------------------------------------
 
 MARKER = "claimant_unguarded"
+UNUSED = "guard.unused"
 
 
-class _Unused(logging.Handler):
-    """Hears what the library logs of guards; needs nothing of the library, which a test may not have imported."""
+class _Logged(logging.Handler):
+    """Hears what the library logs of guards."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: set[str]) -> None:
         super().__init__(logging.WARNING)
-        self.jobs: list[str] = []
+        self._jobs = jobs
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = getattr(record, "claimant", None)
-        if isinstance(fields, dict) and fields.get("kind") == "guard.unused":
-            self.jobs.append(str(fields.get("name")))
+        if isinstance(fields, dict) and fields.get("kind") == UNUSED:
+            self._jobs.add(str(fields.get("name")))
+
+
+@contextmanager
+def _unused_guards() -> Iterator[set[str]]:
+    """The names of jobs whose runs end in this block without using their guard, whatever `Claimant` they belong to."""
+    jobs: set[str] = set()
+    process = sys.modules.get("claimant._drive.process")
+    if process is None:
+        # No Claimant was made yet in this test run. Importing this for everybody would cost strangers; the log will do.
+        handler, log = _Logged(jobs), logging.getLogger("claimant")
+        log.addHandler(handler)
+        try:
+            yield jobs
+        finally:
+            log.removeHandler(handler)
+        return
+    # Not by the log: an application's own logging set-up may have switched that off.
+    emit = process.Process.emit
+
+    def heard(self: Any, event: Any) -> None:
+        if event.kind == UNUSED:
+            jobs.add(event.name)
+        emit(self, event)
+
+    process.Process.emit = heard
+    try:
+        yield jobs
+    finally:
+        process.Process.emit = emit
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,17 +124,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test in which a job ended without using the guard that it declares."""
-    heard, log = _Unused(), logging.getLogger("claimant")
-    log.addHandler(heard)
-    try:
+    with _unused_guards() as jobs:
         result = yield
-    finally:
-        log.removeHandler(heard)
-    if heard.jobs and item.get_closest_marker(MARKER) is None:
-        jobs = ", ".join(sorted(set(heard.jobs)))
+    marker = item.get_closest_marker(MARKER)
+    if marker is not None and not (marker.args or marker.kwargs):
+        pytest.fail(f'@pytest.mark.{MARKER}("why") needs its reason', pytrace=False)
+    if jobs and marker is None:
         pytest.fail(
-            f"{jobs}: a run ended without using the guard that the job declares, so nothing kept its effect from happening "
-            f'twice. Do the effect with run.once(conn, effect); where it is meant, mark the test @pytest.mark.{MARKER}("why")',
+            f"{', '.join(sorted(jobs))}: a run ended without using the guard that the job declares, so nothing kept its effect from "
+            f"happening twice. Do the effect with run.once(conn, effect); where it is meant, mark the test "
+            f'@pytest.mark.{MARKER}("why")',
             pytrace=False,
         )
     return result
