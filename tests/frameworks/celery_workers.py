@@ -154,7 +154,7 @@ class Shop:
 
     def unacked(self) -> list[Message]:
         """Messages that a worker has, or had when it died."""
-        raw: dict[bytes, bytes] = self.redis.hgetall("unacked")
+        raw: dict[bytes, bytes] = self.redis.hgetall("unacked")  # type: ignore[assignment]
         return [message_of(json.loads(each)[0]) for each in raw.values()]
 
     def idle(self) -> bool:
