@@ -153,8 +153,12 @@ def test_a_body_that_outlasts_slots_goes_on_with_the_latest() -> None:
 
 def test_what_is_refused_at_the_first_start_ends_the_loop_and_later_does_not() -> None:
     """A set-up that cannot work is told at once; what comes later is logged, and the loop goes on."""
+    refused = Clocks([Refused("CLM080", "no tables")])
     with pytest.raises(Refused, match="no tables"):
-        Clocks([Refused("CLM080", "no tables")]).run()
+        refused.run()
+    # Told as well: a task that nobody awaits would keep it to itself.
+    assert [event.kind for event in refused.events] == ["loop.failed"]
+    assert "ends it" in refused.events[0].text
     clocks = Clocks([Kind.RAN, Refused("CLM080", "no tables"), Kind.RAN])
     assert len(clocks.run()) == 4
     [event] = clocks.events

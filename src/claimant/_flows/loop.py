@@ -38,9 +38,9 @@ def loop(name: str, schedule: Schedule, start: Callable[[], Flow[Outcome[Any]]])
             outcome = yield from flow
             settled = outcome.kind in SETTLED
         except Refused as error:
+            yield from _failed(name, error, ends=first)
             if first:
                 raise
-            yield from _failed(name, error)
         except Exception as error:
             yield from _failed(name, error)
         first = False
@@ -84,6 +84,12 @@ def _epoch() -> Flow[int]:
     return now_epoch
 
 
-def _failed(name: str, error: Exception) -> Flow[None]:
-    text = f"a start in the loop failed ({type(error).__name__}); it is recorded, and the loop goes on"
+def _failed(name: str, error: Exception, *, ends: bool = False) -> Flow[None]:
+    """Tell of it, also where it is raised: a loop is often a task that nobody awaits before the program ends."""
+    what = (
+        "is refused, and ends it: nothing works yet"
+        if ends
+        else "failed; it is recorded, and the loop goes on"
+    )
+    text = f"a start in the loop {what} ({type(error).__name__}: {error})"
     yield Emit(Event("loop.failed", name, text, "error", error=error))
