@@ -142,7 +142,8 @@ def one_debit_of(url: str, project: Project) -> None:
     for thread in threads:
         thread.join()
     assert len(answers) == 12
-    assert {answer.status_code for answer in answers} <= {200, 409}
+    log = (project.folder / "server.log").read_text()
+    assert {answer.status_code for answer in answers} <= {200, 409}, log
     done = [answer.json()["answer"] for answer in answers if answer.status_code == 200]
     assert done.count("applied") == 1
     assert set(done) <= {"applied", "duplicate"}
