@@ -1,16 +1,19 @@
 """One contender: a process that measures one way to claim and release, when it is told to.
 
 `python contender.py NAME URL` prints "ready", then for each line "cycle N" or "failed N" on its standard input the
-microseconds that each of N took on the average. Peers run on the Python of an environment of their own, so nothing of
-claimant is imported for them.
+microseconds that each of N took on the average; for "threads N", how many threads N cycles started.
+`python contender.py NAME URL N` carries out N cycles and ends: for counting from outside. Peers run on the Python of an
+environment of their own, so nothing of claimant is imported for them.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
 import sys
+import threading
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,8 +57,9 @@ def raw(url: str) -> dict[str, Turn]:
     release = client.register_script(COMPARE_DELETE)
 
     def cycle() -> None:
-        assert client.set("bench:raw", "token", nx=True, px=LIFETIME_MS)
-        assert release(keys=["bench:raw"], args=["token"]) == 1
+        token = secrets.token_hex(16)  # one for each, or the comparison compares nothing
+        assert client.set("bench:raw", token, nx=True, px=LIFETIME_MS)
+        assert release(keys=["bench:raw"], args=[token]) == 1
 
     def failed() -> None:
         assert not client.set("bench:held", "token", nx=True, px=LIFETIME_MS)
@@ -104,6 +108,7 @@ def hold(url: str) -> dict[str, Turn]:
     from claimant import Claimant, NotDone
 
     claims = Claimant(f"{url}?deadline=5s", ledger="sqlite:never-opened.db")
+    other = f"held-{os.getpid()}"
 
     def cycle() -> None:
         with claims.hold("bench", stake="scan", max_run="1m") as lease:
@@ -111,13 +116,12 @@ def hold(url: str) -> dict[str, Turn]:
 
     def failed() -> None:
         try:
-            with claims.hold("held", stake="scan", max_run="1m"):
+            with claims.hold(other, stake="scan", max_run="1m"):
                 raise AssertionError
         except NotDone:
             pass
 
-    held = claims.hold("held", stake="scan", max_run="1h", lifetime="30m")
-    held.__enter__()
+    claims.hold(other, stake="scan", max_run="1h", lifetime="30m").__enter__()
     return {"cycle": cycle, "failed": failed}
 
 
@@ -131,7 +135,7 @@ def flows(url: str) -> dict[str, Turn]:
     claims = Claimant(f"{url}?deadline=5s", ledger="sqlite:never-opened.db")
     wiring = claims._wiring  # noqa: SLF001 - measured where it is
     wanted = Wanted("bench", "claimant::bench-flows", wiring.label, LIFETIME_MS, 60_000, 5_000)
-    other = Wanted("held", "claimant::bench-held", wiring.label, 1_800_000, 3_600_000, 5_000)
+    other = Wanted("held", f"claimant::held-{os.getpid()}", wiring.label, 1_800_000, 3_600_000, 5_000)
     assert isinstance(wiring.run(acquire(other)), Got)
 
     def cycle() -> None:
@@ -158,14 +162,18 @@ CONTENDERS = {
 def main() -> None:
     """Serve until the input ends."""
     turns = CONTENDERS[sys.argv[1]](sys.argv[2])
+    if len(sys.argv) > 3:
+        for _ in range(int(sys.argv[3])):
+            turns["cycle"]()
+        return
     for turn in turns.values():
         for _ in range(200):
             turn()
     print("ready", flush=True)
     for line in sys.stdin:
         what, count = line.split()
-        if what == "memory":
-            print(_memory(turns["cycle"], int(count)), flush=True)
+        if what == "threads":
+            print(_threads(turns["cycle"], int(count)), flush=True)
             continue
         turn, times = turns[what], int(count)
         began = time.perf_counter()
@@ -174,17 +182,20 @@ def main() -> None:
         print((time.perf_counter() - began) / times * 1e6, flush=True)
 
 
-def _memory(turn: Turn, times: int) -> float:
-    """The most bytes that one cycle had allocated at once, on the average."""
-    tracemalloc.start()
-    total = 0
+def _threads(turn: Turn, times: int) -> int:
+    """How many threads are started while `turn` is carried out `times` times."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    threading.Thread.start = counted  # type: ignore[method-assign]
     for _ in range(times):
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
         turn()
-        total += tracemalloc.get_traced_memory()[1] - before
-    tracemalloc.stop()
-    return total / times
+    threading.Thread.start = start  # type: ignore[method-assign]
+    return len(started)
 
 
 main()

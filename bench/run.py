@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ class Contender:
             raise SystemExit(f"bench: {name} did not start")
 
     def measure(self, what: str, times: int) -> float:
-        """Microseconds for each, or bytes for "memory"."""
+        """Microseconds for each, or a number for "threads"."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{what} {times}\n")
@@ -90,6 +92,29 @@ def ratio(figures: dict[str, list[float]], ours: str, theirs: str) -> dict[str, 
     return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3)}
 
 
+def allocations(python: str, name: str, url: str, folder: str) -> float | None:
+    """How often a cycle asks for memory: calls of malloc, calloc and realloc, with Python's own pools off.
+
+    Counted by glibc's libmemusage, in a process with few cycles and in one with many. None where there is no glibc.
+    """
+    environ = os.environ | {"PYTHONMALLOC": "malloc", "LD_PRELOAD": "libmemusage.so"}
+    counts = []
+    for cycles in (500, 2_500):
+        said = subprocess.run(
+            [python, str(HERE / "contender.py"), name, url, str(cycles)],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
+        counts.append(
+            sum(int(calls) for calls in re.findall(r"^\W*(?:m|c|re)alloc\|\s+(\d+)", plain, re.MULTILINE))
+        )
+    return (counts[1] - counts[0]) / 2_000 if all(counts) else None
+
+
 def commands(found: Contender, url: str, what: str) -> float:
     """Commands that the server carries out for one of them."""
     import redis
@@ -123,7 +148,7 @@ def processes(lines: dict[str, list[str]], rounds: int, environ: dict[str, str])
 
 
 def row(rows: list[dict[str, Any]], what: str, found: Any, limit: float, peer: str = "") -> None:
-    """One row of the table. `found`: a ratio, or a figure."""
+    """One row of the table. `found`: a ratio, a figure, or None for what is not there or could not be measured."""
     value = found["median"] if isinstance(found, dict) else found
     spread = f"{found['low']:.2f} to {found['high']:.2f}" if isinstance(found, dict) else ""
     rows.append(
@@ -132,7 +157,7 @@ def row(rows: list[dict[str, Any]], what: str, found: Any, limit: float, peer: s
             "value": value,
             "spread": spread,
             "at most": limit,
-            "reached": bool(value <= limit),
+            "reached": value is not None and bool(value <= limit),
             "peer": peer,
         }
     )
@@ -152,7 +177,7 @@ def measured(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
     with contenders(arguments.peers, valkey.url, folder) as found:
         cycle = rounds_of(found, "cycle", rounds, 200)
         failed = rounds_of(found, "failed", rounds, 200)
-        memory = {name: found[name].measure("memory", 200) for name in found}
+        threads = found["claimant hold"].measure("threads", 1_000)
         sent = {what: commands(found["claimant hold"], valkey.url, what) for what in ("cycle", "failed")}
     beside = ", ".join(
         f"{name} {ratio(cycle, name, 'raw redis-py')['median']:.2f}"
@@ -175,11 +200,24 @@ def measured(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         )
     row(rows, "commands of a cycle", sent["cycle"], 2)
     row(rows, "commands of a refused claim", sent["failed"], 2)
+    row(rows, "commands for a name that is held in this process: not offered", None, 0)
+    row(rows, "threads started in 1,000 cycles", threads, 0)
+    asked = {}
+    for name in ("raw redis-py", "redis-py Lock", "python-redis-lock", *OURS):
+        python = arguments.peers if name in PEERS else sys.executable
+        asked[name] = allocations(python, name, valkey.url, folder)
+    known = {name: count for name, count in asked.items() if count}
+    part = {
+        name: round(count / known["raw redis-py"], 3)
+        for name, count in known.items()
+        if "raw redis-py" in known
+    }
     row(
         rows,
-        "bytes that a cycle has allocated at once / raw redis-py",
-        round(memory["claimant hold"] / memory["raw redis-py"], 3),
+        "allocations of a cycle (`hold`) / raw redis-py",
+        part.get("claimant hold"),
         0.35,
+        ", ".join(f"{name} {value:.2f}" for name, value in part.items() if name in PEERS[1:]),
     )
     postgres = servers.postgres(fsync=True)
     stack.callback(postgres.stop)
@@ -215,9 +253,11 @@ def measured(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         "refused_us": {name: round(statistics.median(each), 1) for name, each in failed.items()},
         "guard_us": {name: round(statistics.median(each), 1) for name, each in guard.items()},
         "process_ms": {name: round(statistics.median(each), 1) for name, each in whole.items()},
-        "memory_bytes": {name: round(each) for name, each in memory.items()},
+        "allocations": asked,
     }
     return {
+        "when": datetime.now(tz=UTC).date().isoformat(),
+        "rounds": rounds,
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -233,10 +273,42 @@ def shown(found: dict[str, Any]) -> str:
         mark = "reached" if each["reached"] else "NOT reached"
         spread = f" ({each['spread']})" if each["spread"] else ""
         peer = f"; {each['peer']}" if each["peer"] else ""
-        lines.append(
-            f"{mark:11}  {each['value']:g}{spread}, at most {each['at most']:g}: {each['row']}{peer}"
-        )
+        value = "not there" if each["value"] is None else f"{each['value']:g}"
+        lines.append(f"{mark:11}  {value}{spread}, at most {each['at most']:g}: {each['row']}{peer}")
     return "\n".join(lines)
+
+
+def page(found: dict[str, Any]) -> str:
+    """The same as a page of the documentation."""
+    lines = [
+        "# Performance",
+        "",
+        'This page is written by `make bench ARGS="--page docs/reference/performance.md"`, on servers that it starts and stops.',
+        f"This one: {found['when']}, Python {found['python']}, {found['machine']}, {found['cores']} cores, {found['rounds']} rounds.",
+        "",
+        "Only ratios mean something. They are medians of the ratios within each round, with the quartiles behind them; in each",
+        "round all contenders have their turn, in another order. A *cycle* is a create and a release that checks the token, with nobody",
+        "else there. *Raw redis-py* is `SET NX PX` and a script, with hiredis. The *floor* is a blocking socket and hand-written",
+        "protocol. *Flows* are our decisions below the face, *hold* is `with claims.hold(…)`. An *allocation* is one call of malloc,",
+        "calloc or realloc, with Python's own pools off.",
+        "",
+        "| figure | here | at most | reached | peers |",
+        "|---|---|---|---|---|",
+    ]
+    for each in found["rows"]:
+        value = "not there" if each["value"] is None else f"{each['value']:g}"
+        spread = f" ({each['spread']})" if each["spread"] else ""
+        reached = "yes" if each["reached"] else "**no**"
+        lines.append(
+            f"| {each['row']} | {value}{spread} | {each['at most']:g} | {reached} | {each['peer']} |"
+        )
+    lines += [
+        "",
+        "The guard's ratios depend on what a commit costs: the quicker the disk, the more the guard's own round trip weighs. Here the bare",
+        f"transaction took {found['figures']['guard_us']['bare']:.0f} µs. A refused claim is one round trip where this process was refused under that name",
+        "before, and two the first time.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -245,12 +317,15 @@ def main() -> None:
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write everything here as well")
+    parser.add_argument("--page", type=Path, help="write the documentation's page here as well")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         found = measured(arguments, stack)
     print(shown(found))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    if arguments.page is not None:
+        arguments.page.write_text(page(found))
 
 
 main()

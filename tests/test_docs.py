@@ -14,6 +14,7 @@ TOLD = {
     "docs/index.md",
     "docs/glossary.md",
     "docs/reference/ledger-and-guard-tables.md",
+    "docs/reference/performance.md",
     "docs/explanation/the-holes.md",
     "docs/explanation/choosing-a-lifetime.md",
 }

@@ -241,7 +241,7 @@ class Claimant:
         """
         from claimant.holds import Hold  # with its flows, which declarations do not need
 
-        return Hold(self._wiring, name, stake=stake, max_run=max_run, wait=wait, lifetime=lifetime)
+        return Hold(self._wiring, name, stake, max_run, wait, lifetime)
 
     # -- ending -------------------------------------------------------------------------------------------------
 

@@ -21,45 +21,76 @@ from claimant._model.stake import checked_stake
 from claimant.leases import Lease
 from claimant.wiring import Wiring
 
-_key = functools.lru_cache(maxsize=1_024)(lease_key)
-"""A block is often entered under one name, thousands of times."""
+# By name each use would cost as much as a small function call before Python 3.12.
+OFF, OBSERVE, GO_ON, PROCEED = Mode.OFF, Mode.OBSERVE, OnLoss.GO_ON, Absent.PROCEED
+
+
+@functools.lru_cache(maxsize=1_024, typed=True)
+def _declared(
+    name: str,
+    stake: object,
+    max_run: object,
+    wait: object,
+    lifetime: object,
+    namespace: str,
+    label: str,
+    deadline_ms: int,
+    shortest_ms: int,
+) -> tuple[Wanted, int]:
+    """What to claim, and how long to wait for it. Remembered: a block is often entered under one name, thousands of times."""
+    checked_name(name, "a lease's name")
+    if not checked_stake(stake, name=name).cheap:
+        raise Refused(
+            "CLM027",
+            f"{name}: hold() is a lease alone, and stake={stake!r} needs more. Declare a job with guard=once(db) and do the "
+            "effect with run.once(conn, effect)",
+            name=name,
+        )
+    wanted = Wanted(
+        name=name,
+        key=lease_key(namespace, name),
+        label=label,
+        lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=shortest_ms),
+        max_run_ms=duration_ms(max_run, "max_run", name=name),
+        deadline_ms=deadline_ms,
+    )
+    wait_ms = 0 if wait == 0 and not isinstance(wait, bool) else duration_ms(wait, "wait", name=name)
+    return wanted, wait_ms
 
 
 class Hold:
     """One use of `claims.hold(…)`: `with` or `async with`, once."""
 
+    __slots__ = ("_entered", "_tenure", "_wait_ms", "_wanted", "_wiring")
+
     def __init__(
-        self, wiring: Wiring, name: str, *, stake: object, max_run: object, wait: object, lifetime: object
+        self, wiring: Wiring, name: str, stake: object, max_run: object, wait: object, lifetime: object
     ) -> None:
-        checked_name(name, "a lease's name")
-        if not checked_stake(stake, name=name).cheap:
-            raise Refused(
-                "CLM027",
-                f"{name}: hold() is a lease alone, and stake={stake!r} needs more. Declare a job with guard=once(db) and do the "
-                "effect with run.once(conn, effect)",
-                name=name,
-            )
         self._wiring = wiring
-        self._wait_ms = (
-            0 if wait == 0 and not isinstance(wait, bool) else duration_ms(wait, "wait", name=name)
+        store = wiring.store
+        space, label, deadline_ms, shortest_ms = (
+            wiring.namespace,
+            wiring.label,
+            store.deadline_ms,
+            store.capabilities.shortest_ms,
         )
-        self._wanted = Wanted(
-            name=name,
-            key=_key(wiring.namespace, name),
-            label=wiring.label,
-            lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=wiring.store.capabilities.shortest_ms),
-            max_run_ms=duration_ms(max_run, "max_run", name=name),
-            deadline_ms=wiring.store.deadline_ms,
-        )
+        try:
+            self._wanted, self._wait_ms = _declared(
+                name, stake, max_run, wait, lifetime, space, label, deadline_ms, shortest_ms
+            )
+        except TypeError:  # something that cannot be kept, such as a list, and is refused in words
+            self._wanted, self._wait_ms = _declared.__wrapped__(
+                name, stake, max_run, wait, lifetime, space, label, deadline_ms, shortest_ms
+            )
         self._tenure: Tenure | None = None
         self._entered = False
 
     def _claim(self) -> Flow[Claimed | None]:
         """What came of it; None where leases are off, or where somebody else holds and nothing is stopped."""
         mode = self._wiring.mode
-        if mode is Mode.OFF:
+        if mode is OFF:
             return None
-        observed = mode is Mode.OBSERVE
+        observed = mode is OBSERVE
         claimed: Claimed = yield from acquire_within(self._wanted, 0 if observed else self._wait_ms)
         if isinstance(claimed, Unsure):
             yield Hand(claimed.tenure)
@@ -95,21 +126,12 @@ class Hold:
                 self._tenure = tenure
             case Missing() | None:
                 self._tenure = None
-        return Lease(
-            name,
-            self._tenure,
-            on_loss=OnLoss.GO_ON,
-            absent=Absent.PROCEED,
-            give_back=give_back,
-            off=claimed is None,
-        )
-
-    def _give_back(self) -> Flow[None]:
-        if self._tenure is not None:
-            yield from release(self._tenure, self._wanted.deadline_ms)
+        given = (name, self._tenure, GO_ON, PROCEED, give_back)
+        return Lease(*given, off=True) if claimed is None else Lease(*given)
 
     def _release(self) -> None:
-        self._wiring.run(self._give_back())
+        if self._tenure is not None:
+            self._wiring.run(release(self._tenure, self._wanted.deadline_ms))
 
     def _leave(self) -> None:
         # Inside `async with`, an early release must not block the loop.
@@ -132,4 +154,5 @@ class Hold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._wiring.arun(self._give_back())
+        if self._tenure is not None:
+            await self._wiring.arun(release(self._tenure, self._wanted.deadline_ms))

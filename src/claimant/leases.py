@@ -23,14 +23,16 @@ _CAUSES: dict[State, Cause] = {
 class Lease:
     """A claim on a name. Believing it saves cost; it protects nothing that must happen once: that is a guard's."""
 
+    __slots__ = ("__weakref__", "_absent", "_give_back", "_off", "_on_loss", "_tenure", "name")
+
     def __init__(
         self,
         name: str,
         tenure: Tenure | None,
-        *,
         on_loss: OnLoss,
         absent: Absent,
         give_back: Callable[[], None] | None,
+        *,
         off: bool = False,
     ) -> None:
         self.name = name

@@ -216,3 +216,16 @@ def test_run_is_hidden_from_those_who_read_signatures(quiet: Claimant) -> None:
     # What a call gives is an outcome, and a framework that checks answers must not look for the body's result.
     assert job.__signature__.return_annotation is inspect.Signature.empty
     assert vars(job)["__name__"] == "body"
+
+
+def test_a_hold_remembers_no_refusal_and_no_likeness(quiet: Claimant) -> None:
+    """What was accepted once is remembered by value and type: `True` is no second, and a list is refused in words."""
+    assert quiet.hold("index", stake="scan", max_run=1) is not quiet.hold("index", stake="scan", max_run=1)
+    wrongs: list[Any] = [True, [1], {}]
+    for wrong in wrongs + wrongs:
+        with pytest.raises(Refused, match="CLM010"):
+            quiet.hold("index", stake="scan", max_run=wrong)
+    with pytest.raises(Refused, match="CLM010"):
+        quiet.hold("index", stake="scan", max_run=1, wait=False)
+    with pytest.raises(Refused, match="CLM001"):
+        quiet.hold(["index"], stake="scan", max_run=1)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from claimant._model.ops import (
     StoreRequest,
     StoreUnknown,
 )
+from claimant.stores.redis import RedisPort
 from claimant.stores.redis_asking import SHA, Batch, Reply, Silence, pack
-from claimant.stores.redis_codec import Facts, talk
+from claimant.stores.redis_codec import talk
+from claimant.stores.redis_facts import Facts
 from claimant.stores.redis_reader import NotResp, PlainReader, reader
 from claimant.stores.redis_words import ErrorReply, no_connection
-from claimant.testing.store_suite import MINUTE_MS, value
+from claimant.testing.store_suite import MINUTE_MS, soon, value
 
 SYNTAX = ErrorReply("ERR syntax error")
 UNKNOWN = ErrorReply("ERR unknown command 'DELIFEQ', with args beginning with: 'k' 'secret' ")
@@ -299,3 +302,43 @@ def test_commands_are_packed_by_bytes() -> None:
         pack([("GET", "ä"), ("PTTL", 7)])
         == b"*2\r\n$3\r\nGET\r\n$2\r\n\xc3\xa4\r\n*2\r\n$4\r\nPTTL\r\n$1\r\n7\r\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("request_", "learned", "refusal", "then"),
+    [
+        (CREATE, Facts(create_native=False), SYNTAX, Granted()),
+        (RELEASE, Facts(release=()), UNKNOWN, Released()),
+        (RELEASE, Facts(release=("DELEX",)), UNKNOWN, Released()),
+    ],
+)
+def test_what_another_thread_learns_meanwhile_is_not_taken_for_an_answer(
+    request_: StoreRequest, learned: Facts, refusal: ErrorReply, then: object
+) -> None:
+    """A command that the server does not know was sent as another thread found that out: the next form is asked, and believed."""
+
+    class Link:
+        """Answers the short way with the refusal, and what follows with success."""
+
+        def converse(self, *_: object) -> list[Reply]:
+            for name in ("create_native", "release"):
+                setattr(port._facts, name, getattr(learned, name))
+            return [refusal]
+
+        def exchange(self, batch: Batch, _: int) -> list[Reply]:
+            asked.append(batch)
+            return [None] if request_ is CREATE else [1]
+
+    class Taken:
+        def take(self, _: int) -> Link:
+            return Link()
+
+        def give(self, link: Link) -> None:
+            given.append(link)
+
+    asked: list[Batch] = []
+    given: list[Link] = []
+    port = RedisPort(Taken())  # type: ignore[arg-type]
+    assert port.call(replace(request_, until_ms=soon())) == then  # type: ignore[call-arg]
+    assert len(asked) == len(given) == 1
+    assert port._facts.release == learned.release

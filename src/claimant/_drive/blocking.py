@@ -37,6 +37,7 @@ class Carried(Exception):
 
 def run(flow: Flow[T], handlers: Handlers) -> T:
     """Carry `flow` out. What a handler raises is thrown into the flow at the request that it answers."""
+    send = flow.send
     try:
         request = next(flow)
         while True:
@@ -47,7 +48,7 @@ def run(flow: Flow[T], handlers: Handlers) -> T:
             except BaseException as error:
                 request = flow.throw(error)
             else:
-                request = flow.send(reply)
+                request = send(reply)
     except StopIteration as stop:
         result: T = stop.value
         return result

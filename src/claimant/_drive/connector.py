@@ -64,12 +64,13 @@ class Connector(Generic[L]):
         self._worker = worker
         self._what = what
         self._links: WeakSet[L] = WeakSet()
+        self._aged = False  # whether links of an earlier age may still be given back
         self._reset()
         on_fork(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[L] = []
+        self._idle: deque[L] = deque()
         self._waiting: deque[Future[L]] = deque()
         self._opening: tuple[L, float] | None = None
         self._serving = False
@@ -124,9 +125,9 @@ class Connector(Generic[L]):
     def give(self, link: L) -> None:
         """Hand a link back, fit for use: to whoever waits longest, else it is kept."""
         with self._lock:
-            if link not in self._links:
+            if self._aged and link not in self._links:
                 kept = False
-            elif self._hand_over(link):
+            elif self._waiting and self._hand_over(link):
                 return
             else:
                 kept = len(self._idle) < MOST_IDLE
@@ -143,9 +144,10 @@ class Connector(Generic[L]):
     def close(self) -> None:
         """Close what is idle, and what is in use when it comes back. The connector may be used again."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle = self._idle, deque()
             self._links = WeakSet()
             self._age = object()
+            self._aged = True
         for link in idle:
             link.close()
 
@@ -155,6 +157,7 @@ class Connector(Generic[L]):
             link.drop()
         self._links = WeakSet()
         self._reset()
+        self._aged = True
 
     def _pass_over(self) -> None:
         while self._waiting and self._waiting[0].cancelled():

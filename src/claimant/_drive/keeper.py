@@ -27,7 +27,7 @@ _log = logging.getLogger("claimant")
 CROWDED = 1_000
 """Waiting items beyond which the keeper is woken even though none is due."""
 IDLE_MS = 10_000
-"""How long an idle keeper is on watch at most before it sleeps until it is woken."""
+"""How long a keeper with nothing due is on watch at most, before it sleeps until something is or until it is woken."""
 
 
 class Keeper:
@@ -64,8 +64,11 @@ class Keeper:
         inbox = self._inbox
         if isinstance(duty, Tenure):
             self._handed.add(duty)
-            first_ms = min(duty.lifetime_ms // 3, duty.end_ms - duty.claimed_ms)
+            first_ms = duty.lifetime_ms // 3
             due_ms = duty.claimed_ms + first_ms
+            if due_ms > duty.end_ms:
+                due_ms = duty.end_ms
+                first_ms = due_ms - duty.claimed_ms
             if first_ms < self._watch_ms:
                 self._watch_ms = max(first_ms, 1)
             if inbox and not self._drop_released():
@@ -86,12 +89,14 @@ class Keeper:
         may have looked while it was away; it is back.
         """
         inbox = self._inbox
-        with suppress(IndexError):  # the keeper or another holder was quicker
+        try:
             while _gone(inbox[-1]):
                 latest = inbox.pop()
                 if not _gone(latest):
                     inbox.append(latest)
                     return False
+        except IndexError:  # that was the last one, or somebody was quicker
+            pass
         return True
 
     def _start(self) -> None:
@@ -138,9 +143,10 @@ class Keeper:
     def _wait(self, request: ops.Inbox, stop: threading.Event) -> tuple[Any, ...] | None:
         with self._changed:
             until_ms = request.until_ms
-            if until_ms is None:
+            watch_until_ms = clock.now_ms() + self._watch_ms
+            if until_ms is None or until_ms > watch_until_ms:
                 # On watch before it sleeps: a lease that comes meanwhile is due later, and wakes nobody by coming.
-                self._sleep(clock.now_ms() + self._watch_ms, stop)
+                self._sleep(watch_until_ms, stop)
             self._sleep(until_ms, stop)
             self._wake_ms = None
             if stop.is_set():

@@ -14,27 +14,27 @@ from claimant._model.durations import in_words, margin_ms
 from claimant._model.events import Event
 from claimant._model.holding import State, Tenure, cleanup_of
 from claimant._model.ops import (
+    ANSWERED,
+    GATE,
+    NEW_TOKEN,
+    NOW,
     Create,
     CreateReply,
     Emit,
     Flow,
-    Gate,
     Granted,
     Hand,
     Held,
     Jitter,
-    NewToken,
-    Now,
     Renewed,
     RenewReply,
     Repair,
-    Report,
     SleepUntil,
     StoreAbsent,
     StoreUnknown,
 )
 from claimant._model.policy import Wanted
-from claimant._model.value import LeaseValue, decode, holder_of
+from claimant._model.value import LeaseValue, decode, encoded, holder_of
 
 SLACK_MS = 1_000
 """How much more than its own lifetime a lease may have left before its lifetime counts as broken."""
@@ -78,28 +78,30 @@ Claimed: TypeAlias = Got | HeldBy | Missing | Unsure
 
 def tenure_of(wanted: Wanted, token: str, sent_ms: int, state: State = State.KEPT) -> Tenure:
     """The holder's side of an acquisition first sent at `sent_ms`."""
-    return Tenure(
-        name=wanted.name,
-        key=wanted.key,
-        value=LeaseValue(token, wanted.lifetime_ms, wanted.label).encode(),
-        token=token,
-        label=wanted.label,
-        lifetime_ms=wanted.lifetime_ms,
-        claimed_ms=sent_ms,
-        trust_until_ms=sent_ms + wanted.lifetime_ms - margin_ms(wanted.lifetime_ms),
-        end_ms=sent_ms + wanted.max_run_ms,
-        state=state,
-        stall_after_ms=wanted.stall_after_ms,
-        accepted_ms=sent_ms,
+    lifetime_ms = wanted.lifetime_ms
+    tenure = Tenure(  # by position: names would cost a dict for each claim
+        wanted.name,
+        wanted.key,
+        encoded(token, lifetime_ms, wanted.label),
+        token,
+        wanted.label,
+        lifetime_ms,
+        sent_ms,  # claimed_ms
+        sent_ms + lifetime_ms - margin_ms(lifetime_ms),  # trust_until_ms
+        sent_ms + wanted.max_run_ms,  # end_ms
+        state,
+        wanted.stall_after_ms,
     )
+    tenure.accepted_ms = sent_ms
+    return tenure
 
 
 def acquire(wanted: Wanted) -> Flow[Claimed]:
     """Claim `wanted` once. Contention, absence and doubt are values; nothing is raised for them."""
-    if not (yield Gate()):
+    if not (yield GATE):
         return Missing("the store did not answer a moment ago, and is being probed")
-    token: str = yield NewToken()
-    first_ms: int = yield Now()
+    token: str = yield NEW_TOKEN
+    first_ms: int = yield NOW
     until_ms = first_ms + wanted.deadline_ms
     tenure = tenure_of(wanted, token, first_ms)
     create = Create(wanted.key, tenure.value, wanted.lifetime_ms, until_ms)
@@ -109,20 +111,23 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
             reply: CreateReply = yield create
             match reply:
                 case Granted():
-                    yield Report(ok=True)
+                    yield ANSWERED
                     yield Hand(tenure)
                     return Got(tenure)
                 case Held():
-                    yield Report(ok=True)
-                    remaining = yield from _mended(wanted, reply, until_ms)
-                    return HeldBy(holder_of(reply.value), remaining, reply.value)
+                    yield ANSWERED
+                    value = decode(reply.value)
+                    remaining = reply.remaining_ms
+                    if remaining is None or (value is not None and remaining > value.lifetime_ms + SLACK_MS):
+                        remaining = yield from _mended(wanted, reply, value, until_ms)
+                    return HeldBy(holder_of(reply.value, value), remaining, reply.value)
                 case StoreAbsent(reason) if not doubt:
-                    now: int = yield Now()
+                    now: int = yield NOW
                     yield from failed(wanted.name, wanted.key, reason, spent=now >= until_ms)
                     return Missing(reason)
                 case StoreAbsent(reason) | StoreUnknown(reason):
                     doubt = doubt or reason
-            now = yield Now()
+            now = yield NOW
             if now >= until_ms or send == SENDS - 1:
                 break
             nap: int = yield Jitter(min(5 << send, until_ms - now))
@@ -134,24 +139,18 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
         tenure.released = True  # it may have been handed over already, and must not be claimed anew
         yield Hand(cleanup_of(tenure))
         raise
-    now = yield Now()
+    now = yield NOW
     yield from failed(wanted.name, wanted.key, doubt, spent=now >= until_ms)
     tenure.state = State.UNCONFIRMED
     return Unsure(tenure, doubt)
 
 
-def _mended(wanted: Wanted, held: Held, until_ms: int) -> Flow[int | None]:
-    """The holder's remaining time; a broken lifetime of one of our values is repaired first, never replaced.
+def _mended(wanted: Wanted, held: Held, value: LeaseValue | None, until_ms: int) -> Flow[int | None]:
+    """The holder's remaining time, which is broken: that of one of our values is repaired first, never replaced.
 
     A backward clock step or a PERSIST makes a healthy claim look immortal until its next renewal; its holder may
     be alive, so the claim is given the lifetime that it was made with, and nothing else.
     """
-    value = decode(held.value)
-    broken = held.remaining_ms is None or (
-        value is not None and held.remaining_ms > value.lifetime_ms + SLACK_MS
-    )
-    if not broken:
-        return held.remaining_ms
     left = "no lifetime" if held.remaining_ms is None else f"{in_words(held.remaining_ms)} left"
     if value is None:
         yield Emit(

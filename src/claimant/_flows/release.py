@@ -10,16 +10,16 @@ from claimant._flows.breaker import failed
 from claimant._model.events import Event
 from claimant._model.holding import State, Tenure, cleanup_of
 from claimant._model.ops import (
+    ANSWERED,
+    GATE,
+    NOW,
     Emit,
     Flow,
-    Gate,
     Hand,
     NotOurs,
-    Now,
     Release,
     Released,
     ReleaseReply,
-    Report,
     StoreAbsent,
     StoreUnknown,
 )
@@ -33,23 +33,23 @@ def release(tenure: Tenure, deadline_ms: int) -> Flow[None]:
     before = tenure.state
     if before is State.LOST:
         return
-    rest = cleanup_of(tenure)
-    if not (yield Gate()):
-        yield Hand(rest)
+    value = tenure.value  # the keeper replaces it where it claims anew, and then cleans up the new one itself
+    if not (yield GATE):
+        yield Hand(cleanup_of(tenure, value))
         return
-    now: int = yield Now()
+    now: int = yield NOW
     try:
-        reply: ReleaseReply = yield Release(rest.key, rest.value, now + deadline_ms)
+        reply: ReleaseReply = yield Release(tenure.key, value, now + deadline_ms)
     except GeneratorExit:
         raise
     except BaseException:
-        yield Hand(rest)
+        yield Hand(cleanup_of(tenure, value))
         raise
     match reply:
         case Released():
-            yield Report(ok=True)
+            yield ANSWERED
         case NotOurs():
-            yield Report(ok=True)
+            yield ANSWERED
             if before is State.KEPT:
                 yield Emit(
                     Event(
@@ -60,8 +60,8 @@ def release(tenure: Tenure, deadline_ms: int) -> Flow[None]:
                     )
                 )
         case StoreAbsent(reason) | StoreUnknown(reason):
-            yield Hand(rest)
-            later: int = yield Now()
+            yield Hand(cleanup_of(tenure, value))
+            later: int = yield NOW
             yield from failed(tenure.name, tenure.key, reason, spent=later >= now + deadline_ms)
 
 

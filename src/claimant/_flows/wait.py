@@ -28,6 +28,14 @@ def acquire_within(
     `absent_wait_ms` is the same for an absent store. `until_done` is asked before each pause; what it returns, if
     not None, ends the wait. Returns the last answer where the limit has passed.
     """
+    if wait_ms == 0 and not absent_wait_ms:
+        return acquire(wanted)
+    return _waiting(wanted, wait_ms, absent_wait_ms, until_done)
+
+
+def _waiting(
+    wanted: Wanted, wait_ms: int | None, absent_wait_ms: int, until_done: Callable[[], Flow[T | None]] | None
+) -> Flow[Claimed | T]:
     started: int = yield Now()
     pause_ms = FIRST_PAUSE_MS
     # A wait without a limit, for a slot to be done, is not in a hurry: it must only not outlast what the holder has left.

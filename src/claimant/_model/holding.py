@@ -128,8 +128,11 @@ class Probe:
     key: str
 
 
-def cleanup_of(tenure: Tenure) -> Cleanup:
-    """The clean-up of a tenure's token, until the lease would have lapsed by itself."""
+def cleanup_of(tenure: Tenure, value: str = "") -> Cleanup:
+    """The clean-up of a tenure's token, or of the `value` that it had, until the lease would have lapsed by itself."""
     return Cleanup(
-        tenure.name, tenure.key, tenure.value, max(tenure.accepted_ms, tenure.sent_ms) + tenure.lifetime_ms
+        tenure.name,
+        tenure.key,
+        value or tenure.value,
+        max(tenure.accepted_ms, tenure.sent_ms) + tenure.lifetime_ms,
     )

@@ -94,6 +94,10 @@ class Report(Request):
     reason: str = ""
 
 
+NOW, NEW_TOKEN, GATE, ANSWERED = Now(), NewToken(), Gate(), Report(ok=True)
+"""What flows ask for over and over: one of each will do."""
+
+
 # -- the keeper --------------------------------------------------------------------------------------------------
 
 

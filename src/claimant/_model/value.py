@@ -23,7 +23,12 @@ class LeaseValue:
 
     def encode(self) -> str:
         """The text to store: `c1|token|lifetime|label`, ASCII, without spaces."""
-        return f"{FORMAT}|{self.token}|{self.lifetime_ms}|{clean_label(self.label)}"
+        return encoded(self.token, self.lifetime_ms, self.label)
+
+
+def encoded(token: str, lifetime_ms: int, label: str) -> str:
+    """See `LeaseValue.encode`."""
+    return f"{FORMAT}|{token}|{lifetime_ms}|{clean_label(label)}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,9 +54,12 @@ def decode(text: str) -> LeaseValue | None:
     return LeaseValue(token, int(lifetime), clean_label(label)) if int(lifetime) > 0 else None
 
 
-def holder_of(text: str) -> str:
-    """Who holds, for people: the label of one of our values, else a short quote of the foreign text."""
-    value = decode(text)
+def holder_of(text: str, value: LeaseValue | None = None) -> str:
+    """Who holds, for people: the label of one of our values, else a short quote of the foreign text.
+
+    `value`: what `text` was decoded to, if that is known.
+    """
+    value = value or decode(text)
     if value is not None:
         return value.label
     return f"a foreign value ({clean_label(text)[:24]!r})"

@@ -16,9 +16,10 @@ from claimant._drive.worker import Worker
 from claimant._model.capability import Capabilities
 from claimant._model.errors import NotDone
 from claimant._model.ops import StoreReply, StoreRequest
-from claimant.stores.redis_asking import Batch, Command, Reply, Silence, text_of
+from claimant.stores.redis_asking import USUAL, Batch, Command, Reply, Silence, text_of
 from claimant.stores.redis_clients import Source
-from claimant.stores.redis_codec import Facts, not_sent, plainly, talk
+from claimant.stores.redis_codec import not_sent, talk
+from claimant.stores.redis_facts import Facts, plainly
 
 if TYPE_CHECKING:
     from claimant.stores.redis_aio import RedisAioPort
@@ -89,16 +90,19 @@ class RedisPort:
             return not_sent(request, str(error))
         assert link is not None
         told: list[Reply] | Silence | None = None
+        word = ""
         try:
             plain = plainly(request, self._facts)
             if plain is not None:
-                packed, usual, answer = plain
-                told = link.converse(packed, 1, until_ms)
-                if told == [usual]:
+                word, packed, wanted, usual, answer = plain
+                told = link.converse(packed, wanted, until_ms, usual)
+                if told is USUAL:
                     self._connector.give(link)
                     return answer
             conversation = talk(request, self._facts)
             batch = next(conversation)
+            if isinstance(told, list) and batch[0][0] != word:
+                told = None  # another thread has learned meanwhile that the server knows no such command
             while True:
                 if told is None:
                     told = Silence(BROKEN) if link is None else link.exchange(batch, until_ms)

@@ -19,7 +19,8 @@ from claimant._model.ops import StoreReply, StoreRequest
 from claimant.stores.offloaded import Offloaded, done_by
 from claimant.stores.redis import CAPABILITIES
 from claimant.stores.redis_asking import Batch, Reply, Silence
-from claimant.stores.redis_codec import Facts, not_sent, talk
+from claimant.stores.redis_codec import not_sent, talk
+from claimant.stores.redis_facts import Facts
 from claimant.stores.redis_line import Answer, Line, Loop
 from claimant.stores.redis_link import RedisLink
 

@@ -6,6 +6,7 @@ Everything here is a generator that yields a batch of commands and is sent their
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from hashlib import sha1
 from typing import TypeAlias
 
@@ -16,6 +17,10 @@ Command: TypeAlias = tuple[str | int, ...]
 Batch: TypeAlias = list[Command]
 Reply: TypeAlias = "bytes | str | int | list[Reply] | ErrorReply | Silence | None"
 Asking: TypeAlias = Generator[Batch, list[Reply], list[Reply]]
+
+
+USUAL: list[Reply] = []
+"""Stands for the one reply that was expected, which nobody has to read then."""
 
 
 class Silence(Exception):
@@ -52,17 +57,26 @@ def pack(commands: Batch) -> bytes:
 
 def packed_create(key: str, value: str, lifetime_ms: int) -> bytes:
     """`SET key value NX GET PX lifetime`, packed from a template: `pack` takes four times as long."""
-    name, data, ms = _exactly(key), _exactly(value), b"%d" % lifetime_ms
-    return (
-        b"*7\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n$%d\r\n%b\r\n"
-        % (len(name), name, len(data), data, len(ms), ms)
-    )
+    name, data = _exactly(key), _exactly(value)
+    end = _create_end(lifetime_ms)
+    return b"*7\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (len(name), name, len(data), data, end)
+
+
+@lru_cache(maxsize=64)
+def _create_end(lifetime_ms: int) -> bytes:
+    return pack([("NX", "GET", "PX", lifetime_ms)]).partition(b"\r\n")[2]
 
 
 def packed_release(key: str, value: str) -> bytes:
     """`DELIFEQ key value`, packed from a template."""
     name, data = _exactly(key), _exactly(value)
     return b"*3\r\n$7\r\nDELIFEQ\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(data), data)
+
+
+def packed_left(key: str) -> bytes:
+    """`PTTL key`, packed from a template."""
+    name = _exactly(key)
+    return b"*2\r\n$4\r\nPTTL\r\n$%d\r\n%b\r\n" % (len(name), name)
 
 
 def _exactly(word: str) -> bytes:

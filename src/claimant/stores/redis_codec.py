@@ -8,7 +8,6 @@ from now, so that a repeated one adds nothing; the only thing that it can shorte
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from claimant._model.ops import (
@@ -20,7 +19,6 @@ from claimant._model.ops import (
     Peek,
     PeekReply,
     Release,
-    Released,
     ReleaseReply,
     Renew,
     Renewal,
@@ -42,29 +40,15 @@ from claimant.stores.redis_asking import (
     Reply,
     Silence,
     asked,
-    packed_create,
-    packed_release,
     scripted,
     text_of,
     why_not_primary,
 )
+from claimant.stores.redis_facts import GRANTED, RELEASED, Facts
 from claimant.stores.redis_words import READ_FIRST, ErrorReply, meaning
 
 SCRIPTS = "EVAL/EVALSHA"
-GRANTED, RELEASED = Granted(), Released()
 Talk: TypeAlias = Generator[Batch, list[Reply], StoreReply]
-
-
-@dataclass(slots=True)
-class Facts:
-    """What one port has learned of its server. Each is only a short cut: a wrong one is found out and mended."""
-
-    create_native: bool = True
-    """SET NX GET: Redis 7.0 and Valkey."""
-    renew_native: bool = True
-    """SET IFEQ: Valkey 8.1 and Redis 8.4."""
-    release: tuple[str, ...] = ("DELIFEQ", "DELEX")
-    """DELIFEQ: Valkey 9.0. DELEX: Redis 8.4."""
 
 
 def talk(request: StoreRequest, facts: Facts) -> Talk:
@@ -84,19 +68,6 @@ def talk(request: StoreRequest, facts: Facts) -> Talk:
             raise TypeError(f"{type(request).__name__} is not a request to a store")
 
 
-def plainly(request: StoreRequest, facts: Facts) -> tuple[bytes, Reply, StoreReply] | None:
-    """The first command of `talk`, packed; the reply to it that needs no talk; and what that means.
-
-    Any other reply is for `talk`, which decides everything else. None where there is no such command.
-    """
-    match request:
-        case Create(key, value, ms) if facts.create_native:
-            return packed_create(key, value, ms), None, GRANTED
-        case Release(key, value) if facts.release[:1] == ("DELIFEQ",):
-            return packed_release(key, value), 1, RELEASED
-    return None
-
-
 def not_sent(request: StoreRequest, reason: str) -> StoreReply:
     """The answer to a request of which nothing was sent."""
     absent = StoreAbsent(reason)
@@ -107,8 +78,12 @@ def _create(request: Create, facts: Facts) -> Generator[Batch, list[Reply], Crea
     key, value, ms = request.key, request.value, request.lifetime_ms
     reply: Reply = None
     tried = "SET"
+    left: list[Reply] = []
     if facts.create_native:
-        [reply] = yield from asked([("SET", key, value, "NX", "GET", "PX", ms)])
+        batch: Batch = [("SET", key, value, "NX", "GET", "PX", ms)]
+        if key in facts.refused:
+            batch.append(("PTTL", key))
+        reply, *left = yield from asked(batch)
         if isinstance(reply, ErrorReply) and reply.unknown_here:
             facts.create_native = False
     if not facts.create_native:
@@ -116,6 +91,7 @@ def _create(request: Create, facts: Facts) -> Generator[Batch, list[Reply], Crea
         [reply] = yield from scripted(CREATE, [(key, value, ms)])
     match reply:
         case None:
+            facts.refused.pop(key, None)
             return GRANTED
         case Silence():
             return StoreUnknown(reply.reason)
@@ -132,8 +108,9 @@ def _create(request: Create, facts: Facts) -> Generator[Batch, list[Reply], Crea
     text = text_of(reply)
     if text == value:
         return Granted(recognised=True)
-    [left] = yield from asked([("PTTL", key)])
-    return Held(text, _remaining(left, text))
+    facts.refuse(key)
+    [remaining] = left or (yield from asked([("PTTL", key)]))
+    return Held(text, _remaining(remaining, text))
 
 
 def _renew(items: Sequence[Renewal], facts: Facts) -> Generator[Batch, list[Reply], tuple[RenewReply, ...]]:

@@ -15,13 +15,15 @@ from typing import Any, Protocol, cast
 
 from claimant._drive.clock import now_ms
 from claimant._drive.connector import NotConnected
-from claimant.stores.redis_asking import Batch, Reply, Silence, pack
+from claimant.stores.redis_asking import USUAL, Batch, Reply, Silence, pack
 from claimant.stores.redis_reader import reader
 from claimant.stores.redis_words import no_connection
 
 CONNECT_S = 2.0
 """Each step of connecting and greeting ends after this; the caller leaves at its own deadline."""
 CHUNK = 16_384
+LONGEST_WAIT_MS = 3_600_000
+"""What `poll` can count to is less than what a deadline may be."""
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -101,12 +103,18 @@ class RedisLink:
         """Send `batch` and read its replies. After a `Silence` the link is not to be used again."""
         return self.converse(pack(batch), len(batch), until_ms)
 
-    def converse(self, data: bytes, wanted: int, until_ms: int) -> list[Reply] | Silence:
-        """Send commands that are packed already and read `wanted` replies. After a `Silence` the link is not to be used again."""
+    def converse(self, data: bytes, wanted: int, until_ms: int, usual: bytes = b"") -> list[Reply] | Silence:
+        """Send commands that are packed already and read `wanted` replies; `USUAL` where `usual` is all that came.
+
+        After a `Silence` the link is not to be used again.
+        """
         replies: list[Reply] = []
-        sock, take, buffer = self.socket, self.reader.gets, self.buffer
+        sock, buffer = self.socket, self.buffer
         try:
-            sent = self._send(data, until_ms)
+            try:
+                sent = sock.send(data)
+            except WOULD_BLOCK:
+                sent = 0
             while sent < len(data):
                 sent += self._send(data[sent:], until_ms)
             if not self._encrypted:
@@ -119,8 +127,11 @@ class RedisLink:
                     continue
                 if not size:
                     return Silence("the server closed the connection before it answered", replies)
+                if size == len(usual) and buffer.startswith(usual):
+                    return USUAL
+                usual = b""  # what came is not whole, or something else
                 self.reader.feed(buffer, 0, size)
-                while (reply := take()) is not False:
+                while (reply := self.reader.gets()) is not False:
                     replies.append(reply)
                 if len(replies) == wanted:
                     return replies
@@ -150,6 +161,7 @@ class RedisLink:
         left_ms = until_ms - now_ms()
         if left_ms <= 0:
             raise TimeoutError
+        left_ms = min(left_ms, LONGEST_WAIT_MS)
         if self._poll is not None and not to_write:
             ready = self._poll.poll(left_ms)
         elif hasattr(select, "poll"):
