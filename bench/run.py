@@ -240,7 +240,7 @@ def measured(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         {
             "pass": [sys.executable, "-c", "pass"],
             "import": [sys.executable, "-c", "import claimant"],
-            "run": [sys.executable, "-m", "claimant.cli", *command],
+            "run": [str(Path(sys.executable).with_name("claimant")), *command],
         },
         rounds,
         environ,

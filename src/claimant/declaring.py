@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from claimant._model.durations import duration_ms, in_words, lifetime_ms
@@ -15,6 +14,7 @@ from claimant._model.errors import Refused
 from claimant._model.names import checked_name
 from claimant._model.operation import Operation, fingerprint_of, identify, part_text
 from claimant._model.policy import Absent, Held, OnLoss
+from claimant._model.record import record
 from claimant._model.slots import Every, Schedule
 from claimant._model.stake import Stake, checked_stake
 from claimant.guards import Attested, Once
@@ -24,7 +24,7 @@ DAY_MS = 24 * HOUR_MS
 DELIVERIES = ("at-least-once", "at-most-once")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Declared:
     """A job's declaration, checked. Times are ms."""
 

@@ -6,6 +6,7 @@ Nothing is opened, no thread starts and no interpreter is imported before the fi
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,9 +66,13 @@ class Wiring:
     def label(self) -> str:
         """How this process names itself as a holder: host and process id."""
         if not self._label:
-            import socket  # with the first start
+            if sys.platform == "win32":
+                import socket
 
-            self._label = clean_label(f"{socket.gethostname()}:{os.getpid()}")
+                host = socket.gethostname()
+            else:
+                host = os.uname().nodename  # the same, without the import
+            self._label = clean_label(f"{host}:{os.getpid()}")
         return self._label
 
     def refuse_host_local_slots(self, name: str, what: str) -> None:

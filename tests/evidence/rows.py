@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from claimant._drive.ports import LeaseRow
-from claimant._model.records import AnswerRow, JobRow, RunRow, TallyRow
+from claimant._model.records import AnswerRow
+from claimant._model.rows import JobRow, RunRow, TallyRow
 from claimant._model.value import LeaseValue
 
 NOW = 1_796_000_000_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from claimant._model.records import Begin, SkipRow
+from claimant._model.records import Begin
+from claimant._model.rows import SkipRow
 from claimant.evidence import OutageCost, cost_of, outage_cost
 from claimant.ledger import open_ledger
 from claimant.testing.ledger_rows import answer, ended, skipped, started

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from claimant._drive.ports import LeaseRow
-from claimant._model.records import JobRow
+from claimant._model.rows import JobRow
 from claimant.evidence import State, one_line, policy, report, state_of
 from tests.evidence.rows import MINUTE, NOW, job, lease, tally
 

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from claimant import Claimant
-from claimant._model.records import RunRow
+from claimant._model.rows import RunRow
 from tests.docs_support.pages import ROOT, Page
 from tests.docs_support.running import POSTGRESQL, REDIS, prepare
 from tests.frameworks.pages import environment, free_port, written

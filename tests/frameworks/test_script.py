@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from claimant import Claimant
-from claimant._model.records import RunRow
+from claimant._model.rows import RunRow
 from claimant.testing.faults import held_by_another
 from tests.docs_support.pages import ROOT, Page
 from tests.docs_support.running import POSTGRESQL, REDIS, prepare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from claimant._flows.breaker import Breaker, after
@@ -33,6 +33,7 @@ from claimant._model.ops import (
     Tell,
 )
 from claimant._model.outcome import Answer, AnswerKind
+from claimant._model.record import replaced
 from claimant._model.records import Began, Begin, Finish, SlotClosed, SlotState
 from claimant.sim import Flows
 from claimant.sim.store import Entry, SimStore
@@ -152,7 +153,7 @@ def insists_on_releasing(plan, body, **how):
         reply = yield request
         if isinstance(request, Release) and isinstance(reply, StoreUnknown):
             again = yield Now()
-            reply = yield replace(request, until_ms=again + 250)
+            reply = yield replaced(request, until_ms=again + 250)
         return reply
 
     return rewired(run(plan, body, **how), edit)
@@ -188,7 +189,7 @@ def done_is_read_before_the_claim(plan, body, **how):
 def cancellation_is_failure(plan, body, **how):
     def edit(request):
         if isinstance(request, Finish) and request.kind == "stopped":
-            return (yield replace(request, kind="failed"))
+            return (yield replaced(request, kind="failed"))
         return (yield request)
 
     return rewired(run(plan, body, **how), edit)
@@ -199,7 +200,7 @@ def closes_the_slot_anyway(plan, body, **how):
 
     def edit(request):
         if isinstance(request, Finish) and request.start is not None and request.start.slot is not None:
-            return (yield replace(request, close_slot=True))
+            return (yield replaced(request, close_slot=True))
         return (yield request)
 
     return rewired(run(plan, body, **how), edit)

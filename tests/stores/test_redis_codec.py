@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from claimant._model.ops import (
     StoreRequest,
     StoreUnknown,
 )
+from claimant._model.record import replaced
 from claimant.stores.redis import RedisPort
 from claimant.stores.redis_asking import SHA, Batch, Reply, Silence, pack
 from claimant.stores.redis_codec import talk
@@ -339,6 +339,6 @@ def test_what_another_thread_learns_meanwhile_is_not_taken_for_an_answer(
     asked: list[Batch] = []
     given: list[Link] = []
     port = RedisPort(Taken())  # type: ignore[arg-type]
-    assert port.call(replace(request_, until_ms=soon())) == then  # type: ignore[call-arg]
+    assert port.call(replaced(request_, until_ms=soon())) == then
     assert len(asked) == len(given) == 1
     assert port._facts.release == learned.release

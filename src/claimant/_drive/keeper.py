@@ -6,7 +6,6 @@ event loop, so that a blocked loop loses no lease. It is a daemon: nothing waits
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from contextlib import suppress
@@ -23,7 +22,6 @@ from claimant._model import ops
 from claimant._model.events import Event
 from claimant._model.holding import Tenure
 
-_log = logging.getLogger("claimant")
 CROWDED = 1_000
 """Waiting items beyond which the keeper is woken even though none is due."""
 IDLE_MS = 10_000
@@ -105,7 +103,10 @@ class Keeper:
         try:
             thread.start()
         except RuntimeError as error:  # no thread to be had, or the interpreter is ending
-            _log.error("claimant: leases are not renewed until a thread can be started (%s)", error)
+            import logging
+
+            text = "claimant: leases are not renewed until a thread can be started (%s)"
+            logging.getLogger("claimant").error(text, error)  # noqa: TRY400 - its traceback says no more
             return
         self._thread, self._stop = thread, stop
 
@@ -136,7 +137,11 @@ class Keeper:
             try:
                 blocking.run(keep(self._store.deadline_ms, self._duties), table)
             except BaseException:  # an observer may raise anything, and this thread must not end of it
-                _log.exception("claimant: the keeper failed and starts again; it forgets no lease")
+                import logging  # which hardly any process needs here
+
+                logging.getLogger("claimant").exception(
+                    "claimant: the keeper failed and starts again; it forgets no lease"
+                )
                 stop.wait(0.1)
         port.close()
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from claimant._model.capability import Capabilities
 from claimant._model.events import Event
+from claimant._model.record import record
 
 if TYPE_CHECKING:
     # Requests and rows are for starts, and not for declarations: together they cost as much as all the rest.
     from claimant._model.ops import StoreReply, StoreRequest
-    from claimant._model.records import JobRow, LedgerReply, LedgerRequest, RunRow, SkipRow, TallyRow
+    from claimant._model.records import LedgerReply, LedgerRequest
+    from claimant._model.rows import JobRow, RunRow, SkipRow, TallyRow
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRow:
     """One lease as the store shows it. `remaining_ms` is None for a key without a lifetime."""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from claimant._drive.fork import on_fork
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -33,6 +35,10 @@ class Worker:
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have `work()` called on the thread. A future that is cancelled before its turn is passed over."""
+        from concurrent.futures import (
+            Future,  # by the first call: it brings logging, and many processes need neither
+        )
+
         future: Future[T] = Future()
         self._queue.put((future, work))
         if self._thread is None:

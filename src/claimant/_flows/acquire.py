@@ -6,7 +6,6 @@ What a cancelled or failed claim may have left in the store is handed to the kee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from claimant._flows.breaker import failed
@@ -34,6 +33,7 @@ from claimant._model.ops import (
     StoreUnknown,
 )
 from claimant._model.policy import Wanted
+from claimant._model.record import record
 from claimant._model.value import LeaseValue, decode, encoded, holder_of
 
 SLACK_MS = 1_000
@@ -42,14 +42,14 @@ SENDS = 4
 """How often one acquisition's create is sent at most, within one deadline."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Got:
     """Granted."""
 
     tenure: Tenure
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldBy:
     """Somebody else holds, with `value`. `remaining_ms` is None for a key that no lifetime will ever end ("immortal")."""
 
@@ -58,14 +58,14 @@ class HeldBy:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """No claim, for certain: the store is absent."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unsure:
     """The create may have been applied. Renewing `tenure` finds out; releasing it leaves nothing behind."""
 

@@ -6,18 +6,17 @@ answer: a claim's, a renewal's, or the keeper's probe. Pure: interpreters hold t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from claimant._model.events import Event
 from claimant._model.holding import Probe
 from claimant._model.ops import Emit, Flow, Hand, Now, Report
+from claimant._model.record import record
 
 THRESHOLD = 3
 PROBE_EVERY_MS = 1_000
 """How often the keeper asks an absent store whether it is back: a twentieth of a percent of a server's load."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Breaker:
     """The state of one process towards one store."""
 

@@ -8,7 +8,6 @@ exception or result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from claimant._flows.acquire import Got, HeldBy, Missing, Unsure, acquire
@@ -24,6 +23,7 @@ from claimant._model.journal import Journal
 from claimant._model.ops import Call, Emit, Flow, Hand, HostEpoch, NewToken, Now
 from claimant._model.outcome import RETRY_IN_MS, AnswerKind, Claim, Kind, Outcome
 from claimant._model.policy import Absent, Held, Mode, Plan
+from claimant._model.record import replaced
 from claimant._model.records import (
     Began,
     Begin,
@@ -166,8 +166,8 @@ def _claimed(
     begun = yield from _ledger(plan, begin)
     if isinstance(begun, SlotClosed) and plan.mode is Mode.OBSERVE:
         yield Emit(would_skip(plan.name, slot, WOULD_BE_DONE, _closed(slot, begun)))
-        start = replace(start, would=would or WOULD_BE_DONE)
-        begun = yield from _ledger(plan, replace(begin, run=start, force=True))
+        start = replaced(start, would=would or WOULD_BE_DONE)
+        begun = yield from _ledger(plan, replaced(begin, run=start, force=True))
     match begun:
         case SlotClosed():
             return _done(plan, slot, begun, decode)

@@ -7,13 +7,13 @@ Errors of the driver are thrown into the flow as they are; `Classify` says what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from claimant._model.dialect import Dialect
 from claimant._model.operation import Operation
 from claimant._model.ops import Flow, Request
+from claimant._model.record import record
 
 
 class Statement(StrEnum):
@@ -47,7 +47,7 @@ class Statement(StrEnum):
     """Rejected attempts: job, stake, cause, hole, count, first, last. Params: job, job ('' for all)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traits:
     """How the dialects differ, as far as the algorithm cares."""
 
@@ -89,7 +89,7 @@ class Trouble(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Diagnosis:
     """One error, classified. `violated`: for UNIQUE, the names that the database gave: schema, table, constraint."""
 
@@ -101,7 +101,7 @@ class Diagnosis:
     """The error in one line, without any password."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """Rows, and how many rows were changed (-1 where the driver does not say)."""
 
@@ -117,24 +117,24 @@ class ConnectionGone(Exception):
     """Thrown into the flow by an adapter whose connection is dead and was not reported so, or cannot be replaced."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GuardRequest(Request):
     """A request to the session of one attempt."""
 
     waits: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open(GuardRequest):
     """Have a connection: from the engine or pool, the caller's own, or a new one after a loss. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BeginOwned(GuardRequest):
     """Begin a transaction of our own. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Execute(GuardRequest):
     """Carry out a statement, or a text with "?" for each of its params. Reply: Reply."""
 
@@ -142,56 +142,56 @@ class Execute(GuardRequest):
     params: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Savepoint(GuardRequest):
     """Set a savepoint. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReleaseSavepoint(GuardRequest):
     """Release it. `TransactionEnded` if it is gone. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RollbackTo(GuardRequest):
     """Roll back to the savepoint and release it. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Effect(GuardRequest):
     """Call the user's function, and send out what it left pending (ORM). What it raises is thrown in. Reply: its result."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit(GuardRequest):
     """Commit our own transaction. An error of a lost connection means: perhaps committed. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rollback(GuardRequest):
     """Roll our own transaction back. Reply: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close(GuardRequest):
     """Give the connection back; `broken`: drop it. Never fails. Reply: None."""
 
     broken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InTransaction(Request):
     """Whether the database itself has a transaction open, whatever any flag says. Reply: bool."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Classify(Request):
     """What an error means. Reply: Diagnosis."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """A result as it is kept with the guard row: JSON text, or why not. Both empty: there was none."""
 
@@ -199,7 +199,7 @@ class Kept:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attempt:
     """One try at an operation. `run_id` is also the attempt's mark in the guard row.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from claimant._model.outcome import Claim
+from claimant._model.record import record
 
 
 class State(StrEnum):
@@ -107,7 +108,7 @@ class Tenure:
         return Claim.KEPT
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cleanup:
     """A token that may still be in the store and must not stay: released again and again until `until_ms`."""
 
@@ -117,7 +118,7 @@ class Cleanup:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Probe:
     """The breaker has opened: ask the store now and then whether it is back.
 

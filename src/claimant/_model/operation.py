@@ -9,18 +9,18 @@ refused, and so is a float, which has no exact text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import Enum
 from typing import Any
 
 from claimant._model.errors import Refused
 from claimant._model.names import shown
+from claimant._model.record import record
 
 VERSION = "v1"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operation:
     """A thing that must happen once. `key` is 32 bytes; `fingerprint` is 32 bytes, or empty: not compared."""
 

@@ -9,37 +9,37 @@ awaits those. All times are whole milliseconds on the holder's own clock that co
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from claimant._model.events import Event
+from claimant._model.record import record
 
 T = TypeVar("T")
 Flow: TypeAlias = Generator[Any, Any, T]
 """A generator that yields requests of this module and returns `T`."""
 
 
+@record
 class Request:
-    """A request of a flow. Subclasses are frozen dataclasses."""
+    """A request of a flow."""
 
-    __slots__ = ()
     waits: ClassVar[bool] = False
 
 
 # -- the world of one process ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Now(Request):
     """The time, in ms on the holder's clock. Reply: int."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostEpoch(Request):
     """The host's wall clock, in epoch ms: only for a slot whose ledger is away. Reply: int."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SleepUntil(Request):
     """Do nothing until `at_ms`. Reply: None."""
 
@@ -47,26 +47,26 @@ class SleepUntil(Request):
     waits: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewToken(Request):
     """A random value nobody can guess and nobody else has: 32 hexadecimal characters. Reply: str."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Jitter(Request):
     """A random whole number from 0 to `limit` inclusive. Reply: int."""
 
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emit(Request):
     """Tell the observers. Never fails, never waits. Reply: None."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call(Request):
     """Run the user's code: `work()`, awaited under asyncio. What it raises is thrown into the flow. Reply: its result."""
 
@@ -77,12 +77,12 @@ class Call(Request):
 # -- the breaker of one process and store ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gate(Request):
     """May a store request be sent now? Reply: bool; False while the breaker is open."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report(Request):
     """Feed the breaker. `ok`: the store answered. `spent`: the whole deadline went by without an answer.
 
@@ -101,14 +101,14 @@ NOW, NEW_TOKEN, GATE, ANSWERED = Now(), NewToken(), Gate(), Report(ok=True)
 # -- the keeper --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hand(Request):
     """Put `item` into the keeper's inbox: a `Tenure` to renew, a `Cleanup`, a `Probe`. Never waits. Reply: None."""
 
     item: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Inbox(Request):
     """The keeper's own wait: what arrived since, or () at `until_ms` (None: no end); None when told to stop."""
 
@@ -116,7 +116,7 @@ class Inbox(Request):
     waits: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tell(Request):
     """The state of `tenure` has changed: its holder sees that in the tenure, observers get `event`. Reply: None."""
 
@@ -127,14 +127,14 @@ class Tell(Request):
 # -- the store ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreRequest(Request):
     """A request to the lease store. `until_ms` is a hard deadline for the whole of it, connect included."""
 
     waits: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Create(StoreRequest):
     """Create `key` with `value` and lifetime, only if absent, in one operation. Reply: CreateReply.
 
@@ -147,7 +147,7 @@ class Create(StoreRequest):
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release(StoreRequest):
     """Delete `key` if it holds `value`. Reply: Released | NotOurs | StoreAbsent | StoreUnknown."""
 
@@ -156,7 +156,7 @@ class Release(StoreRequest):
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renewal:
     """One lease of a batch: set `key` to a full lifetime from now if it holds `value`."""
 
@@ -165,7 +165,7 @@ class Renewal:
     lifetime_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renew(StoreRequest):
     """Renew a batch. Never creates, never shortens. Reply: tuple[RenewReply, ...], one per item, in order."""
 
@@ -173,7 +173,7 @@ class Renew(StoreRequest):
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repair(StoreRequest):
     """If `key` still holds `value`, give it `lifetime_ms` from now. Only for broken lifetimes. Reply: RenewReply."""
 
@@ -183,7 +183,7 @@ class Repair(StoreRequest):
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Peek(StoreRequest):
     """Read `key`, change nothing. Reply: Held | Vacant | StoreAbsent | StoreUnknown."""
 
@@ -191,14 +191,14 @@ class Peek(StoreRequest):
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """The claim is ours. `recognised`: the key already held our value (an earlier send had been applied)."""
 
     recognised: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """Somebody else's value is there. `remaining_ms` is the store's count; None: the key has no lifetime at all."""
 
@@ -206,34 +206,34 @@ class Held:
     remaining_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vacant:
     """Nothing under that key."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Released:
     """Deleted by this request."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renewed:
     """A full lifetime from the time this request was carried out."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotOurs:
     """The store answered, from a node that can know: the key is gone or holds another value."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreAbsent:
     """Not applied, for certain: refused, unresolved, never sent, or answered with an error that says so."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreUnknown:
     """May have been applied: sent, and no answer (or an answer from a node that cannot know)."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from claimant._model.record import record
 from claimant._model.slots import Schedule
 from claimant._model.stake import Stake
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wanted:
     """What to claim. `deadline_ms` spans all sends; `max_run_ms` is where renewal will stop."""
 
@@ -55,7 +55,7 @@ class Mode(StrEnum):
     """No leases. Guards and the ledger work as always."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What a declaration fixed, and what this call adds to it (`lease_key`, `key`, `slot`, `force`). Times are ms.
 

@@ -6,25 +6,25 @@ milliseconds measured by the worker.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from claimant._model.ops import Request
+from claimant._model.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LedgerRequest(Request):
     """A request to the ledger. `LedgerAbsent` is raised where it does not answer within its deadline."""
 
     waits: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LedgerNow(LedgerRequest):
     """The ledger's clock. Reply: int, epoch ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunStart:
     """A run that is about to start. The ledger adds its own namespace; see `Begin`."""
 
@@ -53,7 +53,7 @@ class RunStart:
     """What would have been answered instead of this run, had mode="observe" not let it through: "held", "done" or ""."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin(LedgerRequest):
     """In one transaction: look whether the slot is closed, and if it is not, write that the run started.
 
@@ -68,7 +68,7 @@ class Begin(LedgerRequest):
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Began:
     """The run is recorded. `overlapping`: other unfinished runs of the same job and key that are younger than their max_run."""
 
@@ -76,7 +76,7 @@ class Began:
     overlapping: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotClosed:
     """The slot needs no run. `completed` is False where its attempts were used up by failures. `result` is JSON or None."""
 
@@ -86,7 +86,7 @@ class SlotClosed:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotState(LedgerRequest):
     """Look whether a slot is closed, without starting a run. Reply: SlotClosed | None."""
 
@@ -96,7 +96,7 @@ class SlotState(LedgerRequest):
     attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerRow:
     """A guard's answer in a run, copied to the ledger. `hole` says what made a duplicate possible, where known.
 
@@ -113,7 +113,7 @@ class AnswerRow:
     """What the lease said right before the effect: "trusted", "not trusted", "absent", "off". It decided nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finish(LedgerRequest):
     """The run ended. Closes the slot if `close_slot`, in the same transaction, durably. Reply: None.
 
@@ -135,14 +135,14 @@ class Finish(LedgerRequest):
     """The start again, for a ledger that was absent when the run began: written if it is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseSlot(LedgerRequest):
     """Close the slot of a run that ended `uncommitted`: its transaction has committed since. Reply: None."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Skip(LedgerRequest):
     """A start that did not run. `kind` is "held", "absent" or "unknown". Reply: int, skips in a row since the last run."""
 
@@ -157,119 +157,3 @@ class Skip(LedgerRequest):
 
 
 LedgerReply: TypeAlias = int | Began | SlotClosed | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """One job (and key) as `status` sees it. Instants are epoch ms on the ledger's clock, or None."""
-
-    job: str
-    key: str
-    stake: str
-    guarded: bool
-    runs: int
-    failed: int
-    last_started: int | None
-    last_success: int | None
-    last_kind: str
-    last_reason: str
-    running_since: int | None
-    running_holder: str
-    skips_in_row: int
-    last_skip: int | None
-    last_skip_holder: str
-    last_skip_reason: str
-    duplicates: int
-    without_claim: int
-    unfinished: int
-    stall_bound_ms: int
-    last_slot: str | None
-    lifetime_ms: int = 0
-    max_run_ms: int = 0
-    last_ended: int | None = None
-    skips_since: int | None = None
-    """When the skips in a row began."""
-    skips_total: int = 0
-    overlaps: int = 0
-    """Unguarded runs that began while another had not ended."""
-    unfinished_since: int | None = None
-    """When the newest of the `unfinished` runs started: it never wrote that it ended."""
-    unfinished_holder: str = ""
-    namespace: str = ""
-    guard: str = ""
-    """How it is guarded, for people."""
-    mode: str = "enforce"
-    """Of the last start: "enforce", "observe" or "off"."""
-    schedule: str = ""
-    would_skip: int = 0
-    """Starts that were let through in observe mode, and would have been skipped."""
-    would_reject: int = 0
-    """Effects that were let through in observe mode, and would have been rejected."""
-    forced: int = 0
-    """Runs that an operator had run a slot that may have been closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run. `claim_at_start` is what it began with, `claim` what was left of it ("" for a run without an end).
-
-    `wasted_ms`: its work, if every one of its answers was a duplicate. `overlapping`: others unfinished at its start.
-    `forced`: an operator had it run a slot that may have been closed. `would`: see `RunStart`.
-    """
-
-    run_id: str
-    job: str
-    key: str
-    slot: str | None
-    attempt: int
-    stake: str
-    guarded: bool
-    holder: str
-    claim_at_start: str
-    started: int
-    ended: int | None
-    kind: str
-    claim: str
-    reason: str
-    took_ms: int
-    wasted_ms: int
-    overlapping: int
-    lifetime_ms: int
-    max_run_ms: int
-    renewals: int
-    worst_gap_ms: int
-    mode: str = "enforce"
-    forced: bool = False
-    would: str = ""
-    answers: tuple[AnswerRow, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SkipRow:
-    """The skips of one kind of one job and key within one minute of the last day; `holder` and the rest are the last one's."""
-
-    job: str
-    key: str
-    kind: str
-    count: int
-    first: int
-    last: int
-    holder: str
-    remaining_ms: int | None
-    slot: str | None
-    reason: str
-    skipped_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class TallyRow:
-    """Rejected attempts by job and hole, with the work they wasted. `joined` ones may have rolled back."""
-
-    job: str
-    stake: str
-    hole: str
-    claim: str
-    joined: bool
-    count: int
-    wasted_ms: int
-    namespace: str = ""

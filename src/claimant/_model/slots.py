@@ -5,12 +5,12 @@ Two hosts whose clocks differ compute the same slot, because neither uses its ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from claimant._model.durations import in_words
 from claimant._model.errors import Refused
+from claimant._model.record import record
 
 LONGEST_EARLY_MS = 30_000
 LONGEST_SLOT = 200
@@ -39,7 +39,7 @@ def early_ms(gap_ms: int) -> int:
     return min(gap_ms // 10, LONGEST_EARLY_MS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Every:
     """Slots at the multiples of a period since 1970 UTC."""
 

@@ -7,13 +7,14 @@ compare-and-set can name it whole. When it is read it is data from strangers.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+
+from claimant._model.record import record
 
 FORMAT = "c1"
 LONGEST_LABEL = 48
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseValue:
     """One acquisition. `lifetime_ms` is the lifetime that the holder asked for, in milliseconds."""
 

@@ -7,11 +7,11 @@ Looked at live, once per process and database. What a partial, deferred or not y
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from claimant._model.errors import Refused
 from claimant._model.guarding import Diagnosis, Execute, Reply, Trouble
 from claimant._model.ops import Flow
+from claimant._model.record import record
 
 _POSTGRES = """SELECT n.nspname::text, t.relname::text, i.indisunique, i.indisvalid AND i.indisready, i.indpred IS NOT NULL,
     i.indimmediate, t.relpersistence::text, x.relkind::text,
@@ -24,7 +24,7 @@ _POSTGRES = """SELECT n.nspname::text, t.relname::text, i.indisunique, i.indisva
 _HOW = "Name a plain unique index on what makes the operation the same, e.g. CREATE UNIQUE INDEX one_debit ON debits (order_id)"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constraint:
     """A verified constraint. `names`: what the database says of its violation."""
 

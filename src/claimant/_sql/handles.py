@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from claimant._model.record import record
 
 ACCEPTED = (
     "a sqlite3 Connection; a psycopg Connection, AsyncConnection, ConnectionPool or AsyncConnectionPool; a SQLAlchemy "
@@ -28,7 +29,7 @@ class Make(StrEnum):
     DJANGO = "Django connection"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recognised:
     """A handle of a kind that can be used. `waits`: its calls must be awaited."""
 

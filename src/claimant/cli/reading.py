@@ -17,7 +17,7 @@ from claimant._drive.ports import LeaseRow
 from claimant._model.durations import in_words
 from claimant._model.errors import ClaimantError, LedgerAbsent, Refused
 from claimant._model.names import LONGEST_KEY, PREFIX, job_key, shown
-from claimant._model.records import JobRow
+from claimant._model.rows import JobRow
 from claimant._model.value import holder_of
 from claimant.embedded import default_ledger, default_store, in_a_container
 from claimant.evidence import Report, report

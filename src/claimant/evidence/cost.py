@@ -12,7 +12,7 @@ from typing import Any
 
 from claimant._drive.ports import LedgerPort
 from claimant._model.outcome import AnswerKind, Claim
-from claimant._model.records import RunRow, SkipRow
+from claimant._model.rows import RunRow, SkipRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from claimant._drive.ports import LeaseRow
 from claimant._model.durations import in_words
 from claimant._model.names import shown
-from claimant._model.records import JobRow, TallyRow
+from claimant._model.rows import JobRow, TallyRow
 from claimant._model.value import decode, holder_of
 from claimant.ledger.reading import KEYS_SHOWN
 

@@ -8,7 +8,6 @@ after a failed commit that call would stand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from claimant._model.durations import Duration, duration_ms, in_words
@@ -16,6 +15,7 @@ from claimant._model.errors import Refused
 from claimant._model.events import Event
 from claimant._model.operation import Operation
 from claimant._model.outcome import Answer
+from claimant._model.record import record
 from claimant._sql.handles import Make, recognise
 from claimant._sql.target import Target, engine_of, target_of
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 LONGEST_TEXT = 200
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Context:
     """What a run tells its guard. `hole`: what made a duplicate possible, where known. `committed`: see `Once`."""
 
@@ -39,7 +39,7 @@ class Context:
     """Whether what would be rejected is let through, and counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Said(Generic[T]):
     """A guard's answer, and what a joined one leaves open. `still_open`: is the caller's transaction still open?"""
 

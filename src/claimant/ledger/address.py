@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from claimant._model.durations import duration_ms
 from claimant._model.errors import Refused
+from claimant._model.record import record
 
 _VOLATILE = {
     *("memory", "redis", "rediss", "valkey", "valkeys", "memcached"),
@@ -87,7 +87,7 @@ _LIBPQ = frozenset(
 _SECRET = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SqlitePlace:
     """A file on this host."""
 
@@ -100,7 +100,7 @@ class SqlitePlace:
         return f"sqlite:{self.path}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record
 class PostgresPlace:
     """A database. `url` is what libpq is given, password and all; it is never shown."""
 

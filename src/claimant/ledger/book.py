@@ -8,8 +8,8 @@ its reply with the writes that make it so. It knows no connection, no clock but 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
+from claimant._model.record import record
 from claimant._model.records import (
     Began,
     Begin,
@@ -49,7 +49,7 @@ from claimant.ledger.text import clean, digest, short
 _AT_MOST_ONCE = "and not recorded as completed; delivery is at most once, so it is not tried again"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Late(LedgerRequest):
     """A request that waits in memory since `at_ms` on the holder's clock: the ledger was absent. It may take `within_ms` now.
 

@@ -7,9 +7,9 @@ Nothing here decides what a request means; see `book`.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from claimant._model.record import record
 from claimant._model.records import LedgerReply, RunStart, SlotClosed
 from claimant.ledger.schema import has
 from claimant.ledger.text import clean, digest
@@ -68,7 +68,7 @@ Row: TypeAlias = Sequence[Any]
 Steps: TypeAlias = Generator[Sql, Sequence[Row], Page]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobFacts:
     """What of a job's row decides; locked until the transaction ends."""
 
@@ -81,7 +81,7 @@ class JobFacts:
     skips_since: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotFacts:
     """A slot's row; `closed` is None while it is open."""
 

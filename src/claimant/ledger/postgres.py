@@ -23,16 +23,12 @@ from claimant._model.errors import ClaimantError, LedgerAbsent, LedgerCorrupt, R
 from claimant._model.records import (
     CloseSlot,
     Finish,
-    JobRow,
     LedgerNow,
     LedgerReply,
     LedgerRequest,
-    RunRow,
-    SkipRow,
     SlotState,
-    TallyRow,
 )
-from claimant.ledger import reading, schema
+from claimant.ledger import schema
 from claimant.ledger.address import PostgresPlace
 from claimant.ledger.book import Late, is_durable, is_last, is_repeatable, steps
 from claimant.ledger.lines import SHORTEST_PAUSE_S, Busy, Line, Lines, Unreachable, Watch
@@ -44,6 +40,9 @@ from claimant.ledger.text import with_nul, without_nul
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg import Error as PsycopgError
+
+    from claimant._model.rows import JobRow, RunRow, SkipRow, TallyRow
+    from claimant.ledger.reading import Query, Survey
 
 T = TypeVar("T")
 
@@ -127,22 +126,32 @@ class PostgresLedger:
 
     def jobs(self, job: str | None = None) -> list[JobRow]:
         """See `LedgerPort.jobs`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query, version: reading.jobs(query, self.namespace, job, version))
 
     def tallies(self, job: str | None = None) -> list[TallyRow]:
         """See `LedgerPort.tallies`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query, _: reading.tallies(query, self.namespace, job))
 
     def runs(self, *, since: int = 0, job: str | None = None) -> list[RunRow]:
         """See `LedgerPort.runs`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query, version: reading.runs(query, self.namespace, since, job, version))
 
     def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
         """See `LedgerPort.skips`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query, _: reading.skips(query, self.namespace, since, job))
 
-    def survey(self, job: str | None = None, *, namespace: str | None = None) -> reading.Survey:
+    def survey(self, job: str | None = None, *, namespace: str | None = None) -> Survey:
         """What `status` shows, of one namespace or of all (None), within one deadline. Raises `LedgerAbsent`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(
             lambda query, version: reading.survey(query, namespace, job, version), self.deadline_ms
         )
@@ -308,7 +317,7 @@ class PostgresLedger:
             _rows(connection, "", [*page.writes, Sql("COMMIT")])
         return page.reply
 
-    def _read(self, read: Callable[[reading.Query, int], T], within_ms: int = _READ_MS) -> T:
+    def _read(self, read: Callable[[Query, int], T], within_ms: int = _READ_MS) -> T:
         def work(line: Line, until_ms: int, _attempt: _Attempt) -> T:
             connection = line.connection
             before = _snapshot(until_ms - clock.now_ms())

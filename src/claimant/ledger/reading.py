@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from claimant._model.records import AnswerRow, JobRow, RunRow, SkipRow, TallyRow
+from claimant._model.records import AnswerRow
+from claimant._model.rows import JobRow, RunRow, SkipRow, TallyRow
 from claimant.ledger.pages import DUPLICATE, Sql
 from claimant.ledger.schema import VERSION, column
 from claimant.ledger.text import clean

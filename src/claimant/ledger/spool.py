@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from claimant._drive import clock
@@ -22,17 +22,16 @@ from claimant._model.records import (
     Begin,
     CloseSlot,
     Finish,
-    JobRow,
     LedgerReply,
     LedgerRequest,
-    RunRow,
     Skip,
-    SkipRow,
     SlotState,
-    TallyRow,
 )
 from claimant.ledger.book import Late
 from claimant.ledger.patience import Unsettled
+
+if TYPE_CHECKING:
+    from claimant._model.rows import JobRow, RunRow, SkipRow, TallyRow
 
 ROOM = 10_000
 """Requests that are kept at most; then the oldest skip goes first, because an end may close a slot."""

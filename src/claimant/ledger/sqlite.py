@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import getitem
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from claimant._drive import clock
 from claimant._drive.fork import on_fork
@@ -33,19 +33,19 @@ from claimant._model.errors import ClaimantError, LedgerCorrupt, Refused
 from claimant._model.records import (
     CloseSlot,
     Finish,
-    JobRow,
     LedgerNow,
     LedgerReply,
     LedgerRequest,
-    RunRow,
-    SkipRow,
     SlotState,
-    TallyRow,
 )
-from claimant.ledger import forks, reading, schema
+from claimant.ledger import forks, schema
 from claimant.ledger.book import Late, is_durable, is_last, steps
 from claimant.ledger.pages import Sql
 from claimant.ledger.patience import Patience, absent
+
+if TYPE_CHECKING:
+    from claimant._model.rows import JobRow, RunRow, SkipRow, TallyRow
+    from claimant.ledger.reading import Query, Survey
 
 T = TypeVar("T")
 
@@ -101,22 +101,32 @@ class SqliteLedger:
 
     def jobs(self, job: str | None = None) -> list[JobRow]:
         """See `LedgerPort.jobs`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query: reading.jobs(query, self.namespace, job))
 
     def tallies(self, job: str | None = None) -> list[TallyRow]:
         """See `LedgerPort.tallies`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query: reading.tallies(query, self.namespace, job))
 
     def runs(self, *, since: int = 0, job: str | None = None) -> list[RunRow]:
         """See `LedgerPort.runs`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query: reading.runs(query, self.namespace, since, job))
 
     def skips(self, *, since: int = 0, job: str | None = None) -> list[SkipRow]:
         """See `LedgerPort.skips`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query: reading.skips(query, self.namespace, since, job))
 
-    def survey(self, job: str | None = None, *, namespace: str | None = None) -> reading.Survey:
+    def survey(self, job: str | None = None, *, namespace: str | None = None) -> Survey:
         """What `status` shows, of one namespace or of all (None), within one deadline. Raises `LedgerAbsent`."""
+        from claimant.ledger import reading  # which no start needs
+
         return self._read(lambda query: reading.survey(query, namespace, job), self.deadline_ms)
 
     def init(self, within_ms: int) -> None:
@@ -203,7 +213,7 @@ class SqliteLedger:
         self._make_synchronous(connection, "FULL" if is_durable(request) else "NORMAL")
         return _in_transaction(connection, work, until_ms)
 
-    def _read(self, read: Callable[[reading.Query], T], within_ms: int = _READ_MS) -> T:
+    def _read(self, read: Callable[[Query], T], within_ms: int = _READ_MS) -> T:
         def work(until_ms: int) -> T:
             connection = self._opened(until_ms)
             self._instant[0] = self._epoch_ms()
@@ -345,7 +355,7 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[], T], until
     return result
 
 
-def _in_snapshot(connection: sqlite3.Connection, read: Callable[[reading.Query], T]) -> T:
+def _in_snapshot(connection: sqlite3.Connection, read: Callable[[Query], T]) -> T:
     """A deferred transaction: all of its statements see what the first one saw, and no writer waits for it."""
     connection.execute("BEGIN")
     try:

@@ -6,7 +6,6 @@ pages), and a power cut ends every holder too; what it leaves corrupt is moved a
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import sqlite3
@@ -21,7 +20,6 @@ from typing import Any, TypeVar
 from claimant._drive.clock import now_ms
 
 T = TypeVar("T")
-_log = logging.getLogger("claimant")
 
 OURS = 0x636C_6D31
 """SQLite's application_id of a lease file ("clm1"): a file without it is somebody else's, and left alone."""
@@ -117,7 +115,9 @@ class LeaseFile:
             ) from None
         finally:
             folder.close()
-        _log.error(
+        import logging  # which hardly any process needs here, and which costs more than the rest
+
+        logging.getLogger("claimant").error(
             "claimant: the lease file %s was corrupt; it was moved to %s and made anew. Leases that it held are forgotten: "
             "work may overlap once, guards are not affected",
             self.path,

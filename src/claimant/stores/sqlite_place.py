@@ -6,16 +6,12 @@ file systems are refused where the mount table names them: SQLite's locks and sh
 
 from __future__ import annotations
 
-import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from claimant._drive.clock import epoch_ms, now_ms
 from claimant._model.errors import Refused
-
-_log = logging.getLogger("claimant")
 
 MOUNTS = Path("/proc/self/mounts")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -78,6 +74,8 @@ def domain() -> str:
             namespace = 0  # a kernel before 5.6 has one time namespace
         return f"{BOOT_ID.read_text().strip()}:{namespace}"
     if sys.platform == "darwin":
+        import subprocess
+
         session = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
         ).stdout.strip()
@@ -98,7 +96,9 @@ def checked_place(path: Path) -> Path:
             "file on a local disk, or, if several hosts share the work, use redis://",
         )
     if kind in PERHAPS:
-        _log.warning(
+        import logging  # which few processes need here, and which costs more than the rest
+
+        logging.getLogger("claimant").warning(
             "claimant: the lease file %s is on %s, a folder shared with another system; it serves this host only",
             path,
             kind,

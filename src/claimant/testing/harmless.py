@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from claimant import AsyncJob, Claimant, Job, Refused
 from claimant._drive import clock
 from claimant._model import slots
 from claimant._model.policy import Mode
+from claimant._model.record import replaced
 from claimant.guards import Attested, Once
 from claimant.testing.duplicates import WAYS, Attempt, Look, Start, Steps, Wait, Way
 from claimant.testing.isolation import isolated, leases_as
@@ -229,7 +230,7 @@ class _Trial:
 
         def own(operation: object) -> Any:
             found = named(operation)
-            return replace(found, key=hashlib.sha256(found.key + salt).digest())
+            return replaced(found, key=hashlib.sha256(found.key + salt).digest())
 
         run._identity = own  # noqa: SLF001
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from claimant._drive.ports import LedgerPort
+from claimant._model.record import replaced
 from claimant._model.records import (
     Began,
     Begin,
@@ -197,7 +197,7 @@ class RecordSuite:
         run = started(slot=SLOT)
         ledger.call(Begin(run))
         end = ended(run, "failed", reason="x", answers=(answer(),))
-        for each in (end, end, replace(end, kind="ran", close_slot=True)):
+        for each in (end, end, replaced(end, kind="ran", close_slot=True)):
             assert ledger.call(each) is None
         [row] = ledger.jobs()
         assert (row.runs, row.failed, row.duplicates, row.last_kind) == (1, 1, 1, "failed")
