@@ -12,7 +12,7 @@ from typing import Any
 from claimant._model.durations import duration_ms, in_words, lifetime_ms
 from claimant._model.errors import Refused
 from claimant._model.names import checked_name
-from claimant._model.operation import Operation, fingerprint_of, identify, part_text
+from claimant._model.operation import Operation, fingerprint_of, identify, is_data, part_text
 from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.record import record
 from claimant._model.slots import Every, Schedule
@@ -22,6 +22,7 @@ from claimant.guards import Attested, Once
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 DELIVERIES = ("at-least-once", "at-most-once")
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @record
@@ -181,7 +182,7 @@ def _max_run(name: str, max_run: object, every_ms: int | None, life_ms: int) -> 
         raise Refused(
             "CLM018",
             f"{name}: lifetime is {in_words(life_ms)} and max_run {in_words(chosen)}: the lease would outlive the longest run. "
-            'Keep the lifetime short, e.g. "30s" (numbers are seconds): it is renewed while the job runs',
+            'Keep the lifetime short, e.g. lifetime="5s" or "30s" (numbers are seconds): it is renewed while the job runs',
             name=name,
         )
     return chosen
@@ -308,10 +309,7 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
                 f"{name}: key names {part!r}, which is not a parameter of the body ({listed})",
                 name=name,
             )
-        if signature.parameters[part].kind in (
-            inspect.Parameter.VAR_POSITIONAL,
-            inspect.Parameter.VAR_KEYWORD,
-        ):
+        if signature.parameters[part].kind in _COLLECTING:
             raise Refused(
                 "CLM030",
                 f"{name}: key names {part!r}, which collects several arguments; name a single one",
@@ -327,6 +325,23 @@ def signature_of(body: Callable[..., Any], declared: Declared) -> inspect.Signat
         )
     # What a call gives is an outcome and not what the body returns: a framework must not check the one for the other.
     return signature.replace(parameters=rest, return_annotation=inspect.Signature.empty)
+
+
+def refuse_unnamed(name: str, signature: inspect.Signature, arguments: dict[str, object]) -> None:
+    """Raises `Refused` (CLM032) where a slot without a key is started with data that would make it another job.
+
+    A slot is done once, whatever the arguments are. What is no data, a session for instance, says how and not what; and what
+    has a default is taken to be a setting.
+    """
+    for each in signature.parameters.values():
+        if each.default is each.empty and each.kind not in _COLLECTING and is_data(arguments[each.name]):
+            raise Refused(
+                "CLM032",
+                f"{name}: it is started with {each.name}={arguments[each.name]!r:.60}, and its slot is done once whatever that is: "
+                f'another call would be told "done". Add key=["{each.name}"], so that each has slots of its own, or give the '
+                "parameter a default",
+                name=name,
+            )
 
 
 def _name(body: Callable[..., Any]) -> str:

@@ -13,7 +13,7 @@ from claimant._model.names import job_key, key_text
 from claimant._model.outcome import Claim, Outcome
 from claimant._model.policy import Absent, Held, Mode, OnLoss, Plan
 from claimant._model.slots import Schedule, named
-from claimant.declaring import Declared, operation_of, parts_of, signature_of
+from claimant.declaring import Declared, operation_of, parts_of, refuse_unnamed, signature_of
 from claimant.guards import Attested
 from claimant.leases import Lease
 from claimant.runs import AsyncRun, Run
@@ -157,6 +157,8 @@ class _Declaration(Generic[P, T]):
         arguments = dict(bound.arguments)
         parts = parts_of(self._declared, arguments)
         plan = self._plan(parts, slot, force=force, standby=standby)
+        if plan.slotted and not parts and arguments:
+            refuse_unnamed(self.name, self.__signature__, arguments)
         observed = plan.mode is Mode.OBSERVE
 
         def body(journal: Journal) -> Any:

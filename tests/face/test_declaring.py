@@ -229,3 +229,26 @@ def test_a_hold_remembers_no_refusal_and_no_likeness(quiet: Claimant) -> None:
         quiet.hold("index", stake="scan", max_run=1, wait=False)
     with pytest.raises(Refused, match="CLM001"):
         quiet.hold(["index"], stake="scan", max_run=1)  # type: ignore[arg-type]
+
+
+def test_a_slot_without_a_key_takes_no_data(quiet: Claimant) -> None:
+    """Two regions are two jobs: the second would be told "done". A client is no data, and a default is a setting."""
+
+    @quiet.job("report", every="1h", stake="rebuild")
+    def report(run: Run, region: str) -> str:
+        return region
+
+    with pytest.raises(Refused, match=r"CLM032.*region='eu'.*key=\[\"region\"\]"):
+        report("eu")
+
+    @quiet.job("sync", every="1h", stake="rebuild")
+    def sync(run: Run, client: object, limit: int = 10) -> int:
+        return limit
+
+    assert sync(object(), limit=3).value == 3
+
+    @quiet.job("by-region", every="1h", key=["region"], stake="rebuild")
+    def by_region(run: Run, region: str) -> str:
+        return region
+
+    assert [by_region(region).value for region in ("eu", "us")] == ["eu", "us"]

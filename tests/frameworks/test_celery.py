@@ -184,7 +184,7 @@ def test_what_the_page_says_not_to_do(make_shop: MakeShop, task: str, state: str
         wait(lambda: held.state == state, "the second delivery to end", PATIENCE_S)
         first.kill()
     # The second message is gone, and nothing of it was done.
-    assert [message.task_id != held.id for message in shop.unacked()] == [True]
+    wait(lambda: [message.task_id != held.id for message in shop.unacked()] == [True], "its acknowledgement")
     assert shop.queued() == 0
     assert shop.debits() == {}
     done = shop.send(1001)

@@ -15,6 +15,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 from claimant._model.errors import Refused
+from claimant._sql.target import target_of
 from claimant.guards import once, schema_sql
 from claimant.guards.tables import init, rejections
 from tests.guards.attempts import attempt, attempt_aio
@@ -189,3 +190,14 @@ def test_a_file_that_is_not_there_has_rejected_nothing(tmp_path: Path) -> None:
     path = tmp_path / "none.db"
     assert rejections(f"sqlite:{path}") == []
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql:///app", "postgresql://u:p@h:5/app?sslmode=require", "postgresql:///?host=/tmp&dbname=app"],
+)
+def test_a_url_is_opened_as_it_was_written(url: str) -> None:
+    """The two slashes stay where no host follows them: without them the driver takes it for something else."""
+    assert target_of(url).url == url
+    assert target_of(url.replace("postgresql:", "postgres:")).url == url
+    assert target_of(f"{url}{'&' if '?' in url else '?'}deadline=2s").url == url

@@ -1,6 +1,7 @@
 """A database that hangs up, falls silent or is not there: the effect happens once, and the answer says what is known."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -118,8 +119,13 @@ def test_lost_acknowledgement_of_the_commit(guarded: str, proxy: Proxy, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_commit_that_never_arrived(guarded: str, proxy: Proxy, kind: str) -> None:
-    """The COMMIT is lost on its way and the connection with it: the call runs the effect again, and it happened once."""
+    """The connection is lost before the COMMIT: the call runs the effect again, and it happened once.
+
+    Not so on a connection of the caller's own: nothing happened, and the answer says so. What replaces it does not know what was
+    set on it.
+    """
     url = proxy.url(guarded)
+    own = kind in ("connection", "async connection")
 
     async def scenario() -> Said[Any]:
         async with handle(kind, url) as (given, effect):
@@ -142,12 +148,42 @@ def test_commit_that_never_arrived(guarded: str, proxy: Proxy, kind: str) -> Non
                 return result
 
             said = await once_on(once(url), kind, given, aio if kind.startswith("async") else plain)
-            assert tries == 2
+            assert tries == (1 if own else 2)
             return said
 
     said = asyncio.run(scenario())
-    assert said.answer.kind is AnswerKind.APPLIED
-    assert notes(guarded) == 1
+    assert said.answer.kind is (AnswerKind.REFUSED if own else AnswerKind.APPLIED)
+    assert notes(guarded) == (0 if own else 1)
+
+
+def test_a_commit_that_never_arrived_is_not_repeated_on_a_spare_connection(
+    guarded: str, proxy: Proxy
+) -> None:
+    """The COMMIT itself is lost: a spare connection finds out that it did not happen, and is no place for the effect."""
+    url = proxy.url(guarded)
+    schemas: list[str] = []
+
+    def effect(tx: psycopg.Connection[Any]) -> str:
+        schemas.append(tx.execute("SHOW search_path").fetchone()[0])  # type: ignore[index]
+        tx.execute(CHARGE.encode())
+        proxy.black_hole(times=1, match=COMMIT)
+        losing.start()
+        return "ok"
+
+    def lose() -> None:
+        proxy.wait(lambda counts: counts.faults == 1)
+        proxy.drop_connections()
+
+    losing = threading.Thread(target=lose)
+    with psycopg.connect(url) as conn:
+        conn.execute("SET search_path = tenant_a, public")
+        conn.commit()
+        answer = attempt(once(url), conn, effect).answer
+    assert answer.kind is AnswerKind.REFUSED
+    assert "search_path" in answer.reason
+    losing.join()
+    assert schemas == ["tenant_a, public"]
+    assert notes(guarded) == 0
 
 
 def test_lost_acknowledgement_and_a_database_that_stays_away(

@@ -103,8 +103,8 @@ def test_many_processes_make_the_file_at_once_and_share_it(path: Path) -> None:
 
 
 def garbage(path: Path) -> None:
-    """Everything overwritten."""
-    path.write_bytes(b"this is not a database at all " * 400)
+    """Everything overwritten, the header with nothing, as after a crash of the host."""
+    path.write_bytes(bytes(100) + b"this is not a database at all " * 400)
 
 
 def broken_page(path: Path) -> None:
@@ -141,6 +141,17 @@ def test_a_corrupt_file_is_moved_aside_and_made_anew(
     assert str(path) in caplog.text
     assert aside.name in caplog.text
     assert isinstance(asked.call(Create("k", value(3), MINUTE_MS, soon())), Held)
+
+
+def test_what_somebody_wrote_is_left_where_it_is(ask: Ask, path: Path) -> None:
+    """A path that was given by mistake: the store is absent and says why, and the file is as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("my notes")
+    reply = ask(f"sqlite:{path}").call(Create("k", value(1), MINUTE_MS, soon()))
+    assert isinstance(reply, StoreAbsent)
+    assert "left alone" in reply.reason
+    assert path.read_text() == "my notes"
+    assert [file.name for file in path.parent.iterdir() if "corrupt" in file.name] == []
 
 
 def test_a_file_that_breaks_under_us_is_noticed(path: Path) -> None:

@@ -30,6 +30,7 @@ from claimant._model.guarding import (
     Commit,
     Diagnosis,
     Execute,
+    NotReplayed,
     Open,
     Rollback,
     RollbackTo,
@@ -134,6 +135,12 @@ def _after(plan: Attempt, progress: Progress, error: BaseException) -> Flow[Answ
     progress.savepoint = False
     if not isinstance(error, Exception):
         raise error
+    if isinstance(error, NotReplayed):
+        return _refused(
+            plan,
+            f"the connection was lost at the COMMIT ({progress.doubt}), which did not happen; the effect is not repeated on another "
+            "connection, because what was set on yours (search_path, role, settings) is not set there",
+        )
     if stage is Stage.COUNT:
         return (yield from _uncounted(plan, progress, found))
     if stage is Stage.OPEN:
@@ -150,13 +157,14 @@ def _after(plan: Attempt, progress: Progress, error: BaseException) -> Flow[Answ
         case Stage.COMMIT, Trouble.LOST | Trouble.UNSURE:
             progress.doubt = found.text
             progress.doubt_ms = yield Now()
-            return None
+            # A constraint of the caller's own can only be asked by doing the effect again.
+            return None if plan.replays or plan.violated is None else _unresolved(plan, progress, found)
         case Stage.COMMIT, Trouble.LOCK_TIMEOUT if plan.traits.one_writer:
             return _refused(
                 plan, f"readers kept the database from committing for {in_words(plan.wait_ms)} ({found.text})"
             )
         case Stage.EFFECT, Trouble.LOST:
-            if plan.reopens and progress.losses < LOSSES:
+            if plan.reopens and plan.replays and progress.losses < LOSSES:
                 progress.losses += 1
                 return None
             if progress.doubt:
@@ -165,7 +173,7 @@ def _after(plan: Attempt, progress: Progress, error: BaseException) -> Flow[Answ
         case Stage.EFFECT, _:
             raise error
         case _, Trouble.LOST:
-            if plan.reopens and progress.losses < LOSSES:
+            if plan.reopens and (plan.replays or progress.doubt) and progress.losses < LOSSES:
                 progress.losses += 1
                 return None
             return _unresolved(plan, progress, found) if progress.doubt else _unanswered(plan, found)

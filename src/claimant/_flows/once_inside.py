@@ -19,6 +19,7 @@ from claimant._model.guarding import (
     Execute,
     InTransaction,
     Kept,
+    NotReplayed,
     ReleaseSavepoint,
     Reply,
     Savepoint,
@@ -206,6 +207,8 @@ def _first(plan: Attempt, progress: Progress, mark: str) -> Flow[Answer[Any]]:
     progress.stage = Stage.EFFECT
     if plan.violated is None:
         # The row could be inserted, so the COMMIT that was in doubt did not happen.
+        if progress.doubt and not plan.replays:
+            raise NotReplayed
         progress.doubt = ""
     result = yield from _done_here(plan, progress, mark)
     progress.result, progress.kept = result, kept(result)

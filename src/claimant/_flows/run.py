@@ -378,7 +378,7 @@ def _ledger(plan: Plan, request: LedgerRequest) -> Flow[Any]:
             Event(
                 "ledger.absent",
                 plan.name,
-                f"the ledger did not answer ({error}); what it should have recorded is kept for later where it can be",
+                f"the ledger did not answer ({error}); what it should have recorded is kept until it answers, or this process ends",
                 level,
                 {"request": type(request).__name__},
             )

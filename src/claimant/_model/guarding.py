@@ -199,11 +199,16 @@ class Kept:
     note: str = ""
 
 
+class NotReplayed(Exception):
+    """The first attempt did not happen, and what replaced its connection is not for another one."""
+
+
 @record
 class Attempt:
     """One try at an operation. `run_id` is also the attempt's mark in the guard row.
 
-    `joined`: inside the caller's transaction. `reopens`: a lost connection can be replaced. `wait_ms`: how long a
+    `joined`: inside the caller's transaction. `reopens`: a lost connection can be replaced; `replays`: and the effect may run on
+    what replaced it, which knows nothing of what the caller had set on the lost one. `wait_ms`: how long a
     duplicate waits for the first; `longest_ms`: how long our transaction may be idle. `verify` looks at the live
     database and raises `Refused`. `violated`: is this the caller's own constraint? None: the guard row is the guard.
     `release_tells`: releasing the savepoint fails where the effect ended or voided the transaction, and leaves it as usable.
@@ -224,3 +229,4 @@ class Attempt:
     violated: Callable[[Diagnosis], bool] | None = None
     release_tells: bool = False
     observe: bool = False
+    replays: bool = True

@@ -15,6 +15,10 @@ PREFIX = "claimant"
 def checked_name(name: object, what: str = "a job's name") -> str:
     """`name`, if it is text that can name something. Raises `Refused` (CLM001)."""
     if not isinstance(name, str):
+        if callable(name) and what == "a job's name":
+            raise Refused(
+                "CLM001", '@claims.job needs its arguments: @claims.job("rebuild-index", stake="rebuild", …)'
+            )
         raise Refused(
             "CLM001",
             f"{what} must be text, not {type(name).__name__}; write one such as 'rebuild-index'",

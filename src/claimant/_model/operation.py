@@ -55,6 +55,11 @@ def part_text(part: object, *, what: str, name: str) -> str:
     return text
 
 
+def is_data(value: object) -> bool:
+    """Whether `value` could be a part of an identity, and so makes two calls different."""
+    return _text(value) is not None
+
+
 def _text(part: object) -> str | None:
     from decimal import Decimal  # with the first identity, and not with every `import claimant`
     from uuid import UUID

@@ -135,7 +135,8 @@ def _postgres(text: str, rest: str) -> Target:
         raise Refused(
             "CLM040", f"once({_shown(text)!r}): write special characters of the password as %XX; {WHERE}"
         )
-    url = parts._replace(query="&".join(options)).geturl()
+    # Not by urlunsplit, which drops the two slashes where no host follows them.
+    url = f"postgresql://{parts.netloc}{parts.path}{'?' if options else ''}{'&'.join(options)}"
     known = name or parse_qs(parts.query).get("dbname", [""])[-1]
     return Target(Dialect.POSTGRESQL, known or None, f"postgresql://{user}{hosts}/{name}", url)
 

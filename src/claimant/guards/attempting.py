@@ -124,6 +124,7 @@ def plan_of(guard: Once, session: Session, operation: Operation, context: Contex
         violated=None if guard.constraint is None else violated,
         release_tells=session.release_tells,
         observe=context.observe,
+        replays=session.replays,
     )
 
 

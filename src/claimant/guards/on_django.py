@@ -63,6 +63,7 @@ class DjangoSession:
     waits = False
     release_tells = False
     reopens = True
+    replays = True
 
     def __init__(self, wrapper: Any, declared: Target) -> None:
         self._wrapper = wrapper

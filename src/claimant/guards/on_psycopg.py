@@ -69,6 +69,8 @@ class _Psycopg:
         self._inner_block: Any = None
         self.mark = ""
         self.reopens = pool or spare is not None
+        # What the caller has set on a connection of his own, a spare one does not know: it is for questions only.
+        self.replays = pool
         self.joined = False
         if not pool:
             self.joined = self._status() in (_IN_TRANSACTION, _IN_ERROR)

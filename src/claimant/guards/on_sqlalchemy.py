@@ -26,6 +26,7 @@ class SqlAlchemySession:
     waits = False
     release_tells = False
     reopens = True
+    replays = True
 
     def __init__(self, handle: Any, make: Make, declared: Target) -> None:
         self._engine = handle if make is Make.ENGINE else None
@@ -170,6 +171,7 @@ class AsyncSqlAlchemySession:
     waits = True
     release_tells = False
     reopens = True
+    replays = True
 
     def __init__(self, handle: Any, make: Make, declared: Target) -> None:
         self._engine = handle if make is Make.ENGINE else None

@@ -19,6 +19,7 @@ class Sqlite3Session:
     waits = False
     release_tells = True
     reopens = False
+    replays = True
 
     def __init__(self, conn: Any) -> None:
         self._conn = conn

@@ -49,6 +49,7 @@ class Session(Protocol):
     release_tells: bool
     """Whether `release` tells an ended or void transaction, and leaves a void one to be undone."""
     reopens: bool
+    replays: bool
     mark: str
     """The identity of the joined transaction, where the database has one."""
 

@@ -214,10 +214,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _may_move(path: Path) -> bool:
-    """Whether the broken file is ours, as far as can be told: a readable header of somebody else's says that it is not."""
+    """Whether the broken file is ours, as far as can be told: its header names us, or is blank, as after a crash of the host.
+
+    Anything else may be what somebody wrote, and a store that was named by mistake must not take it away.
+    """
     with path.open("rb") as file:
         header = file.read(100)
-    return not header.startswith(b"SQLite format 3\0") or header[68:72] == OURS.to_bytes(4, "big")
+    if header.startswith(b"SQLite format 3\0"):
+        return header[68:72] == OURS.to_bytes(4, "big")
+    return not header.strip(b"\0")
 
 
 class _Folder:
