@@ -109,6 +109,46 @@ def test_both_changes_of_the_clocks_leave_one_slot_a_day(now: str, slot: str) ->
     assert slots.text(cron("30 2 * * *").latest(utc(now))) == slot
 
 
+@pytest.mark.parametrize(
+    ("zone", "around"),
+    [
+        ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),  # put back by half an hour
+        ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),  # put forward by half an hour
+        (BERLIN, "2026-03-29T01:00:00Z"),
+        (BERLIN, "2026-10-25T01:00:00Z"),
+        ("America/New_York", "2026-11-01T06:00:00Z"),
+    ],
+)
+@pytest.mark.parametrize("hours", ["*", "1", "2", "3", "5", "1-3"])
+def test_a_star_means_every_time_that_a_clock_in_the_zone_shows_it(
+    zone: str, around: str, hours: str
+) -> None:
+    """Minute by minute through a change of the clocks: the slot is the last such time, and never goes back."""
+    schedule = cron(f"*/7 {hours} * * *", zone)
+    first, last = {"*": (0, 23), "1-3": (1, 3)}.get(hours) or (int(hours), int(hours))
+    change = datetime.fromisoformat(around)
+    shown: int | None = None
+    for minute in range(-2 * 60, 5 * 60):
+        now = change + timedelta(minutes=minute)
+        local = now.astimezone(ZoneInfo(zone))
+        if local.minute % 7 == 0 and first <= local.hour <= last:
+            before, shown = shown or ms(now) - 1, ms(now)
+            assert schedule.following(before) == shown, now
+        if shown is not None:
+            assert schedule.latest(ms(now)) == shown, now
+
+
+def test_a_star_finds_both_of_a_yearly_hour_that_comes_twice() -> None:
+    """Years apart: no change of the clocks between two slots is passed over."""
+    schedule = cron("*/30 2 25 10 *")
+    found = [utc("2026-10-24T00:00:00Z")]
+    for _ in range(5):
+        found.append(schedule.following(found[-1]))
+    assert [slots.text(slot)[:16] for slot in found[1:]] == [
+        *("2026-10-25T00:00", "2026-10-25T00:30", "2026-10-25T01:00", "2026-10-25T01:30", "2027-10-25T00:00"),
+    ]
+
+
 def test_a_slot_may_start_a_little_early() -> None:
     """A tenth of the gap to the slot before, and at most thirty seconds: skewed hosts neither double nor drop one."""
     nightly, minutely = cron("0 3 * * *", "UTC"), cron("* * * * *", "UTC")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from claimant._drive import clock
+from claimant._drive.signals import LISTENED, listeners
 from claimant._model.ops import Request, SleepUntil
 
 Table = Mapping[type[Request], Callable[[Any], Any]]
@@ -27,6 +26,10 @@ class Stop(Protocol):
         ...
 
 
+LOOK_AGAIN_S = 5.0
+"""Python runs handlers between two of its steps, and a wait is one: what came just before it, or to another thread, is seen then."""
+
+
 class Signalled:
     """Set by a signal's handler, which may interrupt its own `wait`: an Event's lock would be taken twice by one thread."""
 
@@ -41,9 +44,10 @@ class Signalled:
 
     def wait(self, timeout: float) -> bool:
         """See `Stop.wait`."""
-        if not self._stopped:
+        ends = clock.now_ms() + timeout * 1_000
+        while not self._stopped and (left := (ends - clock.now_ms()) / 1_000) > 0:
             with contextlib.suppress(queue.Empty):
-                self._told.get(timeout=timeout)
+                self._told.get(timeout=min(left, LOOK_AGAIN_S))
         return self._stopped
 
 
@@ -57,27 +61,9 @@ def stoppable(table: Table, stop: Stop) -> dict[type[Request], Callable[[Any], A
     return {**table, SleepUntil: sleep_until}
 
 
-DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
-
-
 @contextlib.contextmanager
 def on_signals() -> Iterator[Signalled]:
-    """Be told by SIGTERM and SIGINT, on the main thread, where nobody else listens to them yet. A second one ends as ever."""
+    """Be told by SIGTERM and SIGINT, on the main thread, where nobody else listens to them. A second one ends as ever."""
     stop = Signalled()
-    before: dict[int, Any] = {}
-    number: int
-
-    def told(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, before.pop(number))
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if (handler := signal.getsignal(number)) in DEFAULTS:
-                before[number] = handler
-                signal.signal(number, told)
-    try:
+    with listeners.told(stop.set, LISTENED):
         yield stop
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

@@ -28,6 +28,9 @@ SETTLED = frozenset({Kind.RAN, Kind.DONE, Kind.UNCOMMITTED})
 
 def loop(name: str, schedule: Schedule, start: Callable[[], Flow[Outcome[Any]]]) -> Flow[NoReturn]:
     """Run each slot of `schedule` with `start()`, for ever. A `Refused` at the first start is raised: nothing works yet."""
+    # A loop that is told before it begins begins nothing.
+    begun: int = yield Now()
+    yield SleepUntil(begun)
     pause_ms = FIRST_PAUSE_MS
     first = True
     while True:

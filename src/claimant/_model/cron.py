@@ -16,6 +16,8 @@ from claimant._model.slots import early_ms
 
 FIELDS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
 _BACK = tuple(
     timedelta(minutes=minutes) for minutes in (5, 120, 2 * 1_440, 40 * 1_440, 400 * 1_440, 3_000 * 1_440)
 )
@@ -56,8 +58,49 @@ class Cron:
         """The slots after `moment`; the first may lie before it, where the zone's clocks were just put back."""
         from cronsim import CronSim
 
+        minutes, hours, *_ = self.expression.split()
+        if self.zone is not UTC and (minutes.startswith("*") or hours.startswith("*")):
+            yield from self._shown(moment)
+            return
         for found in CronSim(self.expression, moment.astimezone(self.zone)):
             yield (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+    def _shown(self, moment: datetime) -> Iterator[int]:
+        """The instants after `moment` at which a clock in the zone shows such a time: what a star means to Debian's cron.
+
+        From one change of the clocks to the next, because cronsim's steps of an hour leave part of one out where clocks
+        change by half an hour.
+        """
+        from cronsim import CronSim
+
+        offset, seen = self._offset(moment), moment
+        while True:
+            for shown in CronSim(self.expression, (seen + offset).replace(tzinfo=UTC)):
+                found = shown - offset
+                change = self._change(seen, found, offset)
+                if change is not None:
+                    offset, seen = self._offset(change), change - _SECOND
+                    break
+                seen = found
+                yield (found - _EPOCH) // timedelta(milliseconds=1)
+            else:
+                return
+
+    def _change(self, after: datetime, until: datetime, offset: timedelta) -> datetime | None:
+        """The first second after `after`, up to `until`, that has another offset than `offset`. No two changes in a day."""
+        low = after.replace(microsecond=0)
+        while low < until:
+            high = min(low + _DAY, until)
+            if self._offset(high) != offset:
+                while high - low > _SECOND:
+                    middle = low + (high - low) // (2 * _SECOND) * _SECOND
+                    low, high = (middle, high) if self._offset(middle) == offset else (low, middle)
+                return high
+            low = high
+        return None
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self.zone).utcoffset() or timedelta()
 
 
 def _moment(epoch_ms: int) -> datetime:
