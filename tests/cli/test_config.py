@@ -93,7 +93,7 @@ def test_a_key_is_the_flags_name_or_the_decorators(host: Host) -> None:
 
 def test_every_option_can_be_said_where_it_belongs_and_nowhere_else(host: Host) -> None:
     """Each option is accepted in the tables and variables of its reach, and refused in the others, with a reason."""
-    good = {"duration": '"90s"', "flag": "true", "exit code": "75", "text": '"x"'}
+    good = {"duration": '"90s"', "flag": "true", "exit code": "75", "count": "3", "text": '"x"'}
     for name, option in OPTIONS.items():
         value = f'"{option.one_of[0]}"' if option.one_of else good[option.kind]
         tables = {"": f"{name} = {value}\n", "[defaults]": "", "[jobs.it]": ""}
@@ -174,6 +174,14 @@ def test_what_a_run_tells_its_child_is_never_read_as_an_option(host: Host) -> No
             "line 2: defaults.on-loss 'stpo' is not one of go-on, stop; did you mean stop?",
         ),
         ("[defaults]\non-absent = 'wait:soon'", "line 2: defaults.on-absent"),
+        (
+            "[jobs.it]\nattempts = 0",
+            "line 2: jobs.it.attempts must be a whole number from 1 on",
+        ),
+        (
+            "[jobs.it]\nattempts = true",
+            "line 2: jobs.it.attempts must be a whole number from 1 on",
+        ),
         (
             "[defaults]\nskip-exit = 256",
             "line 2: defaults.skip-exit must be a whole number from 0 to 255, not 256",

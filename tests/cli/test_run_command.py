@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import signal
@@ -19,6 +18,7 @@ import pytest
 from claimant import Claimant
 from claimant.testing.faults import held_by_another
 from tests.cli.commands import Started, environ, words
+from tests.cli.monitor import Monitor
 from tests.support.servers import wait
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -65,11 +65,22 @@ def sh(text: str) -> tuple[str, ...]:
         (("true",), 0, None),
         (sh("exit 3"), 3, "exit code 3"),
         (sh("kill -9 $$"), 137, "killed by SIGKILL"),
+        (sh("kill -40 $$"), 168, "killed by signal 40"),
+        (("",), 127, "the command is empty"),
         (("no-such-command",), 127, "no-such-command: not found"),
         (("/etc/passwd",), 126, "/etc/passwd: Permission denied"),
         (("/etc",), 126, None),
     ],
-    ids=["success", "exit code", "signal", "not found", "not executable", "folder"],
+    ids=[
+        "success",
+        "exit code",
+        "signal",
+        "real-time signal",
+        "empty",
+        "not found",
+        "not executable",
+        "folder",
+    ],
 )
 def test_the_exit_code_is_the_commands(
     run: Run, claims: Claimant, command: tuple[str, ...], code: int, reason: str | None
@@ -91,7 +102,19 @@ def test_the_exit_code_is_the_commands(
     ("options", "says"),
     [
         ((), "money    money moves; add --guard TEXT"),
-        (("--stake", "monney"), "CLM020"),
+        (("--stake", "monney"), "'monney' is not a stake; did you mean money?"),
+        (
+            ("--stake", "rebuild", "--force"),
+            "--force runs a slot again that is closed, and this start has no slot",
+        ),
+        (
+            ("--stake", "rebuild", "--attempts", "2"),
+            "--attempts counts the failed runs of one slot, and this start has no slot",
+        ),
+        (("--stake", "rebuild", "--store", "memory:"), "a store in memory is seen by this one process"),
+        (("--stake", "rebuild", "--store", "rediss://h?ssl_cert_reqs=bogus"), "CLM062: rediss://h:6379"),
+        (("--stake", "rebuild", "--slot", "0001-01-01T00:00:00+14:00"), "CLM039"),
+        (("--stake", "rebuild", "--slot", "9999-12-31T23:59:59-10:00"), "CLM039"),
         (("--stake", "money"), "--guard TEXT"),
         (("--stake", "append"), "--guard TEXT"),
         (("--stake", "notify"), "CLM022"),
@@ -363,38 +386,6 @@ def test_a_configured_job_needs_no_options(
 
 
 # -- the monitor
-
-
-class Monitor:
-    """Notes what is asked of it. `elsewhere`: where it redirects to; `slow`: answers once it is set."""
-
-    elsewhere = ""
-    slow: threading.Event | None = None
-
-    def __init__(self, status: int = 200) -> None:
-        monitor = self
-        self.asked: list[tuple[str, str | None]] = []
-        asked = self.asked
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append((self.path, self.headers["Authorization"]))
-                if monitor.slow is not None:
-                    monitor.slow.wait(20)
-                self.send_response(302 if monitor.elsewhere else status)
-                if monitor.elsewhere:
-                    self.send_header("Location", monitor.elsewhere)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - its name there
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}/ping/abc"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ SHORTEST_LIFETIME_MS = 600
 """Renewal runs every lifetime/3; under 600 ms that is faster than a loaded machine schedules threads."""
 LONGEST_LIFETIME_MS = 30 * 86_400_000
 """30 days: the longest relative lifetime that every supported store can express (memcached's limit)."""
+LONGEST_MS = 100 * 365 * 86_400_000
+"""A hundred years: beyond it dates and databases run out of numbers."""
 
 Duration = float | int | str | timedelta
 """Seconds as a number, a `timedelta`, or text such as "250ms", "30s", "2m", "1h", "1d"."""
@@ -42,6 +44,8 @@ def duration_ms(value: object, what: str, *, name: str = "") -> int:
         raise Refused("CLM010", f"{what}={value!r} is not a duration; {_HOW}", name=name)
     if not math.isfinite(exact) or exact <= 0:
         raise Refused("CLM010", f"{what}={value!r} must be a positive, finite duration; {_HOW}", name=name)
+    if exact > LONGEST_MS:
+        raise Refused("CLM010", f"{what}={value!r} is longer than a hundred years; {_HOW}", name=name)
     return math.ceil(round(exact, 6))
 
 

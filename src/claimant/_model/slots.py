@@ -71,18 +71,27 @@ def _instant(moment: datetime) -> str:
 def named(slot: object, name: str) -> str:
     """A slot that a trigger names, as its identity: an instant with a zone becomes the UTC instant, other text stays.
 
-    Raises `Refused` (CLM039) for what is empty, too long or not printable.
+    Raises `Refused` (CLM039) for what is empty, too long or not printable, and for an instant that is none in UTC.
     """
     if not isinstance(slot, str) or not slot.strip() or len(slot) > LONGEST_SLOT or not slot.isprintable():
-        raise Refused(
-            "CLM039",
-            f"{name}: slot={slot!r} must be text that names one occasion, the same for every attempt at it: an instant such as "
+        raise _refused(
+            slot,
+            name,
+            "must be text that names one occasion, the same for every attempt at it: an instant such as "
             f'"2026-11-30T21:00:00Z", or what the trigger calls it; printable, and at most {LONGEST_SLOT} characters',
-            name=name,
         )
     slot = slot.strip()
     try:
         moment = datetime.fromisoformat(slot)
     except ValueError:
         return slot
-    return slot if moment.tzinfo is None else _instant(moment.astimezone(UTC))
+    try:
+        return slot if moment.tzinfo is None else _instant(moment.astimezone(UTC))
+    except OverflowError:
+        raise _refused(
+            slot, name, "is an instant outside of the years 1 to 9999 in UTC; name one in them"
+        ) from None
+
+
+def _refused(slot: object, name: str, why: str) -> Refused:
+    return Refused("CLM039", f"{name}: slot={slot!r} {why}", name=name)

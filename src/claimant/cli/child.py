@@ -1,11 +1,12 @@
 """One command in a process group of its own: started, waited for, signalled and stopped, with everything it started.
 
-It knows no lease and decides nothing: who waits for it does. Linux and macOS.
+It knows no lease and decides nothing: who waits for it does. Who belongs to it, `family` says. Linux and macOS.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from claimant._drive import clock
+from claimant.cli import family
 
 FORWARDED = (
     signal.SIGTERM,
@@ -25,10 +27,20 @@ FORWARDED = (
 """What we are sent is meant for the work, and sent on to its group."""
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Those of them that ask for an end: before the command has started, it is not started at all."""
+KILLED_S = 5.0
+"""How long what was killed is waited for. It runs nothing of its own any more, but the system may not let go of it."""
 LOOK_S = 0.05
 """How often a group that has been told to stop is looked at: nobody is told when the last of it is gone."""
 # Python ignores these for itself, and what is ignored stays so in a child.
 _RESTORED = [each for name in ("SIGPIPE", "SIGXFSZ") if (each := getattr(signal, name, None)) is not None]
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM for 15; a real-time signal has a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class Signals:
@@ -79,14 +91,21 @@ class Child:
     """The command and its group. `status` is its wait status once it has ended."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], signals: Signals) -> None:
-        """Start it. Raises `OSError` where it cannot be: not found, not executable."""
+        """Start it. Raises `OSError`, or `ValueError` for an empty name, where it cannot be: not found, not executable."""
         self._signals = signals
         # From the first on: what arrived while the claim was asked for is meant for the command as well.
         self._sent = 0
         self.forwarded: list[int] = []
         self.status: int | None = None
+        self._childless = False
+        self._strangers = family.children()
+        family.adopt(orphans=True)
         self._terminal = _Terminal()
-        self.pid = os.posix_spawnp(command[0], list(command), environ, setpgroup=0, setsigdef=_RESTORED)
+        try:
+            self.pid = _spawned(command, environ)
+        except BaseException:
+            family.adopt(orphans=False)
+            raise
         self._terminal.hand_to(self.pid)
 
     @property
@@ -118,59 +137,75 @@ class Child:
         self._forward()
         return self._reaped()
 
-    def stop(self, grace_s: float) -> None:
-        """TERM to the whole group, and KILL to what is left of it after `grace_s`. Returns when nothing is left."""
-        self._kill(signal.SIGTERM)
-        # What is stopped hears nothing until it goes on.
-        self._kill(signal.SIGCONT)
-        until_ms = clock.now_ms() + round(grace_s * 1_000)
-        killed = False
-        while not self._gone():
-            if not killed and clock.now_ms() >= until_ms:
-                self._kill(signal.SIGKILL)
-                killed = True
-            self._signals.wait(LOOK_S)
-            self._reaped()
+    def stop(self, grace_s: float) -> list[int]:
+        """TERM to all of it, and KILL to what is left after `grace_s`. Returns when nothing is left.
 
-    def left_behind(self) -> bool:
-        """Whether others of its group live on although it has ended."""
-        return not self._gone()
+        What the system does not let go of `KILLED_S` after that is returned.
+        """
+        self._kill_all(signal.SIGTERM)
+        # What is stopped hears nothing until it goes on.
+        self._kill_all(signal.SIGCONT)
+        kill_ms = clock.now_ms() + round(grace_s * 1_000)
+        end_ms = kill_ms + round(KILLED_S * 1_000)
+        while left := self.left():
+            if clock.now_ms() >= end_ms:
+                break
+            if clock.now_ms() >= kill_ms:
+                self._kill_all(signal.SIGKILL)
+            self._signals.wait(LOOK_S)
+            self._forward()
+        if self.status is None:
+            self.status = signal.SIGKILL  # the wait status of what it will have ended by
+        return left
+
+    def left(self) -> list[int]:
+        """Who of it lives: the command, and once it has ended, others that it started."""
+        if not self._reaped():
+            return [self.pid]
+        # Orphans are our children. Who has no child has nothing to look for.
+        if self._childless and not family.group_exists(self.pid):
+            return []
+        return family.living(self.pid, self._strangers)
 
     def close(self) -> None:
-        """Take the terminal back."""
+        """Take the terminal back, and leave orphans to whom they belong."""
         self._terminal.take_back()
-
-    def _gone(self) -> bool:
-        if not self._reaped():
-            return False
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            # They are somebody else's by now (setuid): not ours to stop.
-            return True
-        return False
+        family.adopt(orphans=False)
 
     def _forward(self) -> None:
         arrived = self._signals.arrived
         while self._sent < len(arrived):
             number = arrived[self._sent]
             self._sent += 1
-            self.forwarded.append(number)
-            self._kill(number)
+            if self.status is None:
+                self.forwarded.append(number)
+            if number in ENDING:
+                self._kill_all(number)
+            else:
+                self._kill(number)
 
     def _kill(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def _kill_all(self, number: int) -> None:
+        """To the group, and to those that have left it for another one."""
+        living = family.living(self.pid, self._strangers)
+        self._kill(number)
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) != self.pid:
+                    os.kill(pid, number)
+
     def _reaped(self) -> bool:
-        """Collect what has ended: our command, and, where we are process 1, orphans of everybody's."""
+        """Collect what has ended: our command, orphans of its, and, where we are process 1, of everybody's."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                self._childless = False
             except ChildProcessError:
                 pid, status = 0, 0
+                self._childless = True
             if pid == 0:
                 return self.status is not None
             if pid != self.pid:
@@ -179,6 +214,30 @@ class Child:
                 self._terminal.stop_with(self._kill)
             else:
                 self.status = status
+
+
+def _spawned(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    try:
+        return os.posix_spawnp(command[0], list(command), environ, setpgroup=0, setsigdef=_RESTORED)
+    except OSError as error:
+        script = _script(command[0]) if error.errno == errno.ENOEXEC else None
+        if script is None:
+            raise
+    # A script without a first line that says what reads it: shells and execvp(3) give it to sh, and so does cron.
+    line = ["/bin/sh", script, *command[1:]]
+    return os.posix_spawn(line[0], line, environ, setpgroup=0, setsigdef=_RESTORED)
+
+
+def _script(name: str) -> str | None:
+    """Where the script `name` is; None for another machine's binary."""
+    from pathlib import Path
+    from shutil import which
+
+    path = which(name)
+    if path is not None:
+        with contextlib.suppress(OSError), Path(path).open("rb") as file:
+            return None if b"\0" in file.read(128) else path
+    return None
 
 
 class _Terminal:

@@ -215,6 +215,13 @@ def _allowed(file: Found, table: tuple[str, ...], key: str) -> None:
     reaches = {"": (Reach.PLACE,), "defaults": (Reach.HABIT,), "jobs": (Reach.HABIT, Reach.JOB)}
     fitting = reaches[table[0] if table else ""]
     if option is None:
+        if len(table) == 2 and isinstance(file.table(table).get(key), dict):
+            raise _at(
+                file,
+                where,
+                "CLM092",
+                f'is a table: a name with a dot is written in quotes, [jobs."{table[1]}.{key}"]',
+            )
         words = tuple(name for name, known in OPTIONS.items() if known.reach in fitting)
         extra = () if table else ("defaults", "jobs")
         raise _at(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from claimant._model.errors import Refused
 
-Kind = Literal["text", "duration", "flag", "exit code"]
+Kind = Literal["text", "duration", "flag", "exit code", "count"]
 
 
 class Reach(Enum):
@@ -62,6 +62,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("every", Reach.JOB, kind="duration", otherwise="no slots"),
         Option("cron", Reach.JOB, otherwise="no slots"),
+        Option("attempts", Reach.JOB, kind="count", otherwise="1"),
         Option("tz", Reach.HABIT, otherwise="this host's, for cron"),
         Option("lifetime", Reach.HABIT, kind="duration", otherwise="30s"),
         Option(
@@ -84,6 +85,7 @@ OPTIONS: dict[str, Option] = {
             otherwise="proceed; skip for at-most-once without a guard",
         ),
         Option("skip-exit", Reach.HABIT, kind="exit code", otherwise="0"),
+        Option("quiet", Reach.HABIT, kind="flag", otherwise="no"),
         Option("observe", Reach.HABIT, kind="flag", otherwise="no"),
         Option("ping", Reach.HABIT, otherwise="none"),
         Option("json", Reach.HABIT, kind="flag", otherwise="no"),
@@ -130,6 +132,10 @@ def checked(option: Option, value: Any) -> str | int | float | bool:
                 return value
             said = value if isinstance(value, int) and not isinstance(value, bool) else _sort(value)
             raise _wrong(f"must be a whole number from 0 to 255, not {said}")
+        case "count":
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+                return value
+            raise _wrong("must be a whole number from 1 on")
         case "duration":
             return _duration(option, value)
         case "text":

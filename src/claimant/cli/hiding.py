@@ -11,9 +11,37 @@ HIDDEN = "***"
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(\S*)", re.IGNORECASE)
 _PAIR = re.compile(
-    r"(?i)([\w.-]*(?:pass|pwd|secret|token|credential|api[_-]?key)[\w.-]*\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)"
+    r"(?i)([\w.-]*(?:pas|pwd|secret|token|credential|api[_-]?key)[\w.-]*\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)"
 )
-_SECRET = ("pass", "pwd", "secret", "token", "key", "auth", "cred")
+# Of the others nobody knows what they hold: "pasword" is a slip of the pen, and its value a password.
+_HARMLESS = frozenset(
+    [
+        "application_name",
+        "client_encoding",
+        "client_name",
+        "connect_timeout",
+        "db",
+        "dbname",
+        "deadline",
+        "host",
+        "hostaddr",
+        "port",
+        "protocol",
+        "socket_connect_timeout",
+        "socket_timeout",
+        "ssl_ca_certs",
+        "ssl_ca_path",
+        "ssl_cert_reqs",
+        "ssl_certfile",
+        "ssl_check_hostname",
+        "sslcert",
+        "sslmode",
+        "sslrootcert",
+        "target_session_attrs",
+        "user",
+        "username",
+    ]
+)
 _LOCAL = ("sqlite", "memory", "django")
 
 
@@ -40,8 +68,9 @@ def _parameter(text: str) -> str:
     from urllib.parse import unquote
 
     name, equals, _ = text.partition("=")
-    secret = any(word in unquote(name).lower() for word in _SECRET)
-    return f"{name}={HIDDEN}" if equals and secret else text
+    return (
+        text if unquote(name).lower() in _HARMLESS or not text else f"{name}={HIDDEN}" if equals else HIDDEN
+    )
 
 
 def ping_shown(url: str) -> str:

@@ -43,7 +43,27 @@ def _asked(url: str, *, failed: bool) -> str:
         error.close()
         return f"it answered {error.code}"
     except Exception as error:  # a monitor that is away, in whatever way, is no reason to fail
-        return f"{type(getattr(error, 'reason', error)).__name__}: {getattr(error, 'reason', error)}"
+        return _in_our_words(getattr(error, "reason", error))
+
+
+def _in_our_words(error: object) -> str:
+    """What went wrong, without the error's own text: it may quote what may not be shown."""
+    from http.client import InvalidURL
+    from os import strerror
+    from socket import gaierror
+
+    kind = type(error).__name__
+    match error:
+        case InvalidURL() | ValueError():
+            return (
+                f"{kind}: its URL cannot be read; write what is special in it as %XX, in a password as well"
+            )
+        case gaierror():
+            return f"{kind}: its host is not known"
+        case OSError(errno=int(number)) if kind != "SSLCertVerificationError" and not kind.startswith("SSL"):
+            return f"{kind}: {strerror(number)}"
+        case _:
+            return kind
 
 
 def _basic(user: str, password: str) -> str:

@@ -24,6 +24,24 @@ class RunCommand(Command):
     failed = OURS
     misused = OURS
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """What cannot be told, bad usage included, changes no exit code."""
+        from claimant.cli.aside import step_aside
+
+        step_aside()
+        return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """NAME stands before "--": what follows is the command, and its first word must not become the name."""
+        if "--" in args:
+            named = self.make_parser(ctx).parse_args(args[: args.index("--")])[0].get("name")
+            if not isinstance(named, str):
+                raise click.UsageError(
+                    "the job has no name. Write it before --: claimant run NAME --stake rebuild -- COMMAND",
+                    ctx,
+                )
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run it; what nobody has foreseen is no exit code of the command either."""
         try:
@@ -82,6 +100,13 @@ class RunCommand(Command):
     help="proceed, skip or wait:5m while the store is absent. [default: by stake]",
 )
 @click.option(
+    "-q/-v",
+    "--quiet/--no-quiet",
+    "quiet",
+    default=None,
+    help="No line for a skip, so that cron mails nothing.",
+)
+@click.option(
     "-E", "--skip-exit", type=click.IntRange(0, 255), metavar="N", help="Exit code of a skip. [default: 0]"
 )
 @click.option(
@@ -112,6 +137,18 @@ def run(ctx: click.Context, /, name: str, command: tuple[str, ...], **flags: Any
     sys.exit(code)
 
 
+def _known_stake(ctx: click.Context, stake: str) -> None:
+    from claimant._model.stake import Stake
+    from claimant.cli.config_options import near
+    from claimant.cli.starting import STAKES
+
+    words = tuple(each.value for each in Stake)
+    if stake not in words:
+        raise click.UsageError(
+            f"--stake {stake!r} is not a stake{near(stake, words)}. One of:\n{STAKES}", ctx
+        )
+
+
 def _wanted(ctx: click.Context, name: str, command: Sequence[str], flags: dict[str, Any]) -> Wanted:
     from claimant.cli.starting import Wanted
 
@@ -127,7 +164,18 @@ def _wanted(ctx: click.Context, name: str, command: Sequence[str], flags: dict[s
         raise click.UsageError(
             f"--stake says what one duplicate costs, and has no default. One of:\n{STAKES}", ctx
         )
+    if flags["stake"] is not None:
+        _known_stake(ctx, stake)
     every, cron, tz = found.schedule(flags["every"], flags["cron"], flags["tz"])
+    if flags["slot"] is None and every is None and cron is None:
+        for flag, does in (
+            ("force", "runs a slot again that is closed"),
+            ("attempts", "counts the failed runs of one slot"),
+        ):
+            if flags[flag]:
+                raise click.UsageError(
+                    f"--{flag} {does}, and this start has no slot. Add --every, --cron or --slot", ctx
+                )
     return Wanted(
         name=name,
         command=tuple(command),
@@ -142,12 +190,13 @@ def _wanted(ctx: click.Context, name: str, command: Sequence[str], flags: dict[s
         tz=tz,
         slot=flags["slot"],
         force=flags["force"],
-        attempts=flags["attempts"],
+        attempts=said("attempts"),
         lifetime=said("lifetime"),
         max_run=said("max-run"),
         on_loss=said("on-loss"),
         on_absent=said("on-absent"),
         skip_exit=said("skip-exit") or 0,
+        quiet=bool(said("quiet")),
         observe=bool(said("observe")),
         ping=said("ping"),
         as_json=bool(said("json", "as_json")),

@@ -54,9 +54,23 @@ class Wanted(NamedTuple):
     on_loss: str | None
     on_absent: str | None
     skip_exit: int
+    quiet: bool
     observe: bool
     ping: str | None
     as_json: bool
+
+
+def in_options(text: str) -> str:
+    """A refusal's advice as options of the command line: `every=` is --every, `absent="skip"` is --on-absent skip."""
+    import re
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], (found[2] or "").strip("'\"")
+        flag = {"absent": "on-absent", "name": "NAME"}.get(name, name.replace("_", "-"))
+        return f"--{flag} {value}".rstrip()
+
+    words = "absent|attempts|cron|delivery|every|ledger|lifetime|max_run|on_loss|stake|store|tz"
+    return re.sub(rf"\b(?:Claimant )?({words})=('[^']*'|\"[^\"]*\"|(?=[ ,;:.)]|$))", option, text)
 
 
 def say(text: str) -> None:
@@ -65,7 +79,7 @@ def say(text: str) -> None:
 
 
 class Ended(NamedTuple):
-    """What one start came to. `kind`: an outcome's, or "failed" or "refused", which are none."""
+    """What one start came to. `kind`: an outcome's, or "failed", "refused" or "fault", which are none."""
 
     code: int
     kind: str
@@ -94,7 +108,15 @@ def start(wanted: Wanted, signals: Signals) -> int:
                 claims.ledger.end()  # what is lost is told now, and not after the summary
     except ClaimantError as error:
         ended = Ended(REFUSED, "refused", str(error), _raised(wanted, None, str(error)))
-        say(shown(str(error), 1_000))
+        say(in_options(shown(str(error), 1_000)))
+    except Exception as error:  # a fault of ours: a monitor hears of it as well, and a machine that reads
+        from traceback import format_exc
+
+        from claimant.cli.hiding import text_shown
+
+        reason = f"a fault of claimant itself: {type(error).__name__}"
+        ended = Ended(REFUSED, "fault", reason, _raised(wanted, None, reason))
+        print(text_shown(format_exc()), end="", file=sys.stderr, flush=True)
     pinged = None
     if wanted.ping and not ended.skipped:
         from claimant.cli.ping import ping
@@ -117,6 +139,14 @@ def _claimant(wanted: Wanted) -> Claimant:
                     f"no {what} is named, and this is a container: the embedded one would be seen by nobody else and end with it. "
                     f"Name one that your workers share, --{what} URL or CLAIMANT_{what.upper()}, or a file on a volume",
                 )
+    for what, given in (("store", wanted.store), ("ledger", wanted.ledger)):
+        _tell_of_a_new_folder(what, given)
+    if wanted.store is not None and wanted.store.startswith("memory:"):
+        raise Refused(
+            "CLM051",
+            "a store in memory is seen by this one process, and each start is another: name a file, --store sqlite:leases.db, or "
+            "what your hosts share",
+        )
     claims = Claimant(
         wanted.store,
         ledger=wanted.ledger,
@@ -125,6 +155,24 @@ def _claimant(wanted: Wanted) -> Claimant:
     )
     claims._wiring.tell_only(_tell)  # noqa: SLF001 - a command has no log to write to: it has lines
     return claims
+
+
+def _tell_of_a_new_folder(what: str, given: str | None) -> None:
+    """A path with a slip of the pen makes a new file, which remembers nothing: say so where even its folder is new."""
+    if given is None or not given.startswith("sqlite:"):
+        return
+    from pathlib import Path
+
+    path = given.removeprefix("sqlite:").partition("?")[0]
+    try:
+        folder = Path("/" + path.lstrip("/") if path.startswith("//") else path).expanduser().parent
+        there = folder.is_dir()
+    except (OSError, RuntimeError):
+        return  # whoever opens it says more
+    if not there:
+        say(
+            f"the {what}'s folder {shown(str(folder))} is not there, and is made: what was recorded elsewhere is not known here"
+        )
 
 
 def _tell(event: Event) -> None:
@@ -193,7 +241,8 @@ def _started(claims: Claimant, wanted: Wanted, signals: Signals) -> Ended:
         say(f"{shown(wanted.name)}: {shown(str(stopped[0]), 500)}; exit code {code}")
     elif outcome.kind is not Kind.RAN:
         code = wanted.skip_exit
-        say(skip_line(claims, wanted, outcome))
+        if not wanted.quiet or outcome.kind not in SKIPPED:
+            say(skip_line(claims, wanted, outcome))
     return Ended(code, outcome.kind, outcome.reason, outcome)
 
 

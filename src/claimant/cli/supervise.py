@@ -6,15 +6,15 @@ it may take at most is `max_run`.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from claimant import LeaseLost, Run
 from claimant._drive import clock
-from claimant.cli.child import Child, Signals
+from claimant.cli.child import KILLED_S, Child, Signals, signal_name
 
 LONGEST_GRACE_S = 5.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -100,14 +100,14 @@ class Supervisor:
     def _supervised(self, run: Run) -> None:
         asked = self._signals.ending
         if asked is not None:
-            raise Interrupted(f"{signal.Signals(asked).name} before the command was started", 128 + asked)
+            raise Interrupted(f"{signal_name(asked)} before the command was started", 128 + asked)
         child = self._started(run)
         try:
             self._watched(child, run)
             self._left_behind(child)
         except BaseException:
             # Whatever it was: nothing of the command outlives its claim.
-            child.stop(self._grace_s)
+            self._stop(child)
             raise
         finally:
             child.close()
@@ -117,10 +117,14 @@ class Supervisor:
             raise CommandFailed(_ending(child), child.code)
 
     def _started(self, run: Run) -> Child:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not None:  # it is where it was closed  # pyright: ignore[reportUnnecessaryComparison]
+                    stream.flush()
         try:
             return Child(self._command, self._environ(run), self._signals)
+        except ValueError:
+            raise CommandFailed("the command is empty", NOT_FOUND) from None
         except FileNotFoundError:
             raise CommandFailed(f"{self._command[0]}: not found", NOT_FOUND) from None
         except OSError as error:
@@ -133,9 +137,7 @@ class Supervisor:
             "OPERATION": run.operation,
             "SLOT": run.slot,
             "LEASE": self._lease_key,
-            "DEADLINE": datetime.fromtimestamp((clock.epoch_ms() + self._max_run_ms) / 1_000, UTC)
-            .isoformat(timespec="seconds")
-            .replace("+00:00", "Z"),
+            "DEADLINE": _instant(clock.epoch_ms() + self._max_run_ms),
         }
         # What an outer run was told is not about this one.
         environ = {
@@ -164,18 +166,35 @@ class Supervisor:
             )
 
     def _left_behind(self, child: Child) -> None:
-        if child.left_behind():
+        if child.left():
             self._say(
                 "the command has ended, and processes that it started have not: they are stopped, because the claim covers "
                 "them too (setsid starts what must outlive it)"
             )
-            child.stop(self._grace_s)
+            self._stop(child)
+
+    def _stop(self, child: Child) -> None:
+        left = child.stop(self._grace_s)
+        if left:
+            self._say(
+                f"killed, and still there {KILLED_S:.0f} s later: {', '.join(map(str, left))}. They do nothing of their own any more, but "
+                "the system does not let go of them"
+            )
+
+
+def _instant(epoch_ms: int) -> str:
+    """The UTC instant as text; none for one that is further away than instants go."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _ending(child: Child) -> str:
     killed = child.killed_by
-    return f"exit code {child.code}" if killed is None else f"killed by {signal.Signals(killed).name}"
+    return f"exit code {child.code}" if killed is None else f"killed by {signal_name(killed)}"
 
 
 def _names(numbers: Sequence[int]) -> str:
-    return ", ".join(signal.Signals(number).name for number in numbers) or "a key"
+    return ", ".join(map(signal_name, numbers)) or "a key"

@@ -77,11 +77,12 @@ def from_url(url: str, scheme: str) -> Source:
 
     def load() -> Making:
         connection = import_module("redis.connection")
+        wrong: type[Exception] = import_module("redis.exceptions").RedisError
         try:
             pool = connection.ConnectionPool.from_url(redis_url)
             arguments = _ours(pool.connection_kwargs)
             pool.connection_class(**arguments)  # connects to nothing, and finds an option that does not exist
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, wrong) as error:
             raise Refused(
                 "CLM062", f"{address}: {_scrubbed(str(error), redis_url)}; mend the URL's options"
             ) from None

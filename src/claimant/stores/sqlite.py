@@ -56,7 +56,16 @@ class SqliteStore:
                 "CLM062",
                 "write sqlite:leases.db or sqlite:/var/lib/app/leases.db; without a file, memory:NAME",
             )
-        self._path = checked_place(Path(place).expanduser().absolute())
+        try:
+            self._path = checked_place(Path(place).expanduser().absolute())
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # a folder that may not be looked at, a name that is too long, ~nobody
+            raise Refused(
+                "CLM062",
+                f"{place!r} cannot be a lease file here ({error}); name one in a folder of this user's own",
+            ) from None
         self._now_ms = now_ms
         self._domain = domain
         self.deadline_ms = deadline_ms
