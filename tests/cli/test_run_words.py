@@ -172,12 +172,12 @@ def test_a_fault_of_ours_has_its_summary_and_its_ping(
     assert monitor.asked == [("/ping/abc/fail", None)]
 
 
-def test_a_deadline_beyond_all_calendars_is_not_told(said: Said, places: list[str]) -> None:
-    """--max-run 9999999d: the command runs, and has no CLAIMANT_DEADLINE."""
+def test_a_duration_beyond_all_calendars_is_refused(said: Said, places: list[str]) -> None:
+    """--max-run 9999999d: nobody's calendar or database counts that far, and the command does not run."""
     found = said(words("x", *places, "--stake", "rebuild", "--max-run", "9999999d", command=("env",)))
-    assert found.returncode == 0
-    assert "CLAIMANT_RUN_ID" in found.stdout
-    assert "CLAIMANT_DEADLINE" not in found.stdout
+    assert found.returncode == 125
+    assert "CLM010" in found.stderr
+    assert found.stdout == ""
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["path", "PATH"])
