@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,23 +231,24 @@ def test_a_hold_remembers_no_refusal_and_no_likeness(quiet: Claimant) -> None:
         quiet.hold(["index"], stake="scan", max_run=1)  # type: ignore[arg-type]
 
 
-def test_a_slot_without_a_key_takes_no_data(quiet: Claimant) -> None:
+def test_a_slot_without_a_key_takes_no_data(made: Callable[..., Claimant]) -> None:
     """Two regions are two jobs: the second would be told "done". A client is no data, and a default is a setting."""
+    claims = made("memory:")
 
-    @quiet.job("report", every="1h", stake="rebuild")
+    @claims.job("report", every="1h", stake="rebuild")
     def report(run: Run, region: str) -> str:
         return region
 
     with pytest.raises(Refused, match=r"CLM032.*region='eu'.*key=\[\"region\"\]"):
         report("eu")
 
-    @quiet.job("sync", every="1h", stake="rebuild")
+    @claims.job("sync", every="1h", stake="rebuild")
     def sync(run: Run, client: object, limit: int = 10) -> int:
         return limit
 
     assert sync(object(), limit=3).value == 3
 
-    @quiet.job("by-region", every="1h", key=["region"], stake="rebuild")
+    @claims.job("by-region", every="1h", key=["region"], stake="rebuild")
     def by_region(run: Run, region: str) -> str:
         return region
 

@@ -157,6 +157,13 @@ class Shop:
         raw: dict[bytes, bytes] = self.redis.hgetall("unacked")  # type: ignore[assignment]
         return [message_of(json.loads(each)[0]) for each in raw.values()]
 
+    def asked(self) -> None:
+        """Wait until a worker has just asked for a message: the broker hands it the next one within a second."""
+        with self.redis.monitor() as watching:
+            for seen in watching.listen():
+                if seen["command"].startswith("BRPOP"):
+                    return
+
     def idle(self) -> bool:
         """Whether there is no message left anywhere."""
         return self.queued() == 0 and self.redis.hlen("unacked") == 0

@@ -209,6 +209,7 @@ def test_what_the_broker_itself_loses_is_sent_again(make_shop: MakeShop) -> None
     """A worker that dies between taking a message and noting it takes it along; the page's sweep finds the order, and sends it again."""
     shop = make_shop(orders=1)
     worker = shop.work("first")
+    shop.asked()
     worker.pause()
     shop.send(1000)
     wait(shop.idle, "the broker to hand the message to the frozen worker", PATIENCE_S)
