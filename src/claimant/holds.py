@@ -10,6 +10,7 @@ from claimant._flows.acquire import Claimed, Got, HeldBy, Missing, Unsure
 from claimant._flows.letting import held_text, would_skip
 from claimant._flows.release import leave_to_keeper, release
 from claimant._flows.wait import acquire_within
+from claimant._model.capability import Capabilities
 from claimant._model.durations import duration_ms, lifetime_ms
 from claimant._model.errors import NotDone, Refused
 from claimant._model.holding import Tenure
@@ -35,7 +36,7 @@ def _declared(
     namespace: str,
     label: str,
     deadline_ms: int,
-    shortest_ms: int,
+    sheet: Capabilities,
 ) -> tuple[Wanted, int]:
     """What to claim, and how long to wait for it. Remembered: a block is often entered under one name, thousands of times."""
     checked_name(name, "a lease's name")
@@ -50,9 +51,11 @@ def _declared(
         name=name,
         key=lease_key(namespace, name),
         label=label,
-        lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=shortest_ms),
+        lifetime_ms=lifetime_ms(lifetime, name=name, shortest_ms=sheet.shortest_ms),
         max_run_ms=duration_ms(max_run, "max_run", name=name),
         deadline_ms=deadline_ms,
+        early_ms=sheet.early_ms,
+        late_ms=sheet.late_ms,
     )
     wait_ms = 0 if wait == 0 and not isinstance(wait, bool) else duration_ms(wait, "wait", name=name)
     return wanted, wait_ms
@@ -68,19 +71,19 @@ class Hold:
     ) -> None:
         self._wiring = wiring
         store = wiring.store
-        space, label, deadline_ms, shortest_ms = (
+        space, label, deadline_ms, sheet = (
             wiring.namespace,
             wiring.label,
             store.deadline_ms,
-            store.capabilities.shortest_ms,
+            store.capabilities,
         )
         try:
             self._wanted, self._wait_ms = _declared(
-                name, stake, max_run, wait, lifetime, space, label, deadline_ms, shortest_ms
+                name, stake, max_run, wait, lifetime, space, label, deadline_ms, sheet
             )
         except TypeError:  # something that cannot be kept, such as a list, and is refused in words
             self._wanted, self._wait_ms = _declared.__wrapped__(
-                name, stake, max_run, wait, lifetime, space, label, deadline_ms, shortest_ms
+                name, stake, max_run, wait, lifetime, space, label, deadline_ms, sheet
             )
         self._tenure: Tenure | None = None
         self._entered = False

@@ -110,6 +110,8 @@ class _Declaration(Generic[P, T]):
             mode=wiring.mode,
             guard="" if declared.guard is None else declared.guard.describe(),
             attested=isinstance(declared.guard, Attested),
+            early_ms=wiring.store.capabilities.early_ms,
+            late_ms=wiring.store.capabilities.late_ms,
         )
 
     def _slot(self, slot: str | None) -> str | None:

@@ -87,10 +87,11 @@ def tenure_of(wanted: Wanted, token: str, sent_ms: int, state: State = State.KEP
         wanted.label,
         lifetime_ms,
         sent_ms,  # claimed_ms
-        sent_ms + lifetime_ms - margin_ms(lifetime_ms),  # trust_until_ms
+        sent_ms + lifetime_ms - margin_ms(lifetime_ms) - wanted.early_ms,  # trust_until_ms
         sent_ms + wanted.max_run_ms,  # end_ms
         state,
         wanted.stall_after_ms,
+        wanted.early_ms,
     )
     tenure.accepted_ms = sent_ms
     return tenure
@@ -118,7 +119,9 @@ def acquire(wanted: Wanted) -> Flow[Claimed]:
                     yield ANSWERED
                     value = decode(reply.value)
                     remaining = reply.remaining_ms
-                    if remaining is None or (value is not None and remaining > value.lifetime_ms + SLACK_MS):
+                    if remaining is None or (
+                        value is not None and remaining > value.lifetime_ms + SLACK_MS + wanted.late_ms
+                    ):
                         remaining = yield from _mended(wanted, reply, value, until_ms)
                     return HeldBy(holder_of(reply.value, value), remaining, reply.value)
                 case StoreAbsent(reason) if not doubt:

@@ -216,8 +216,7 @@ def _retry(tenure: Tenure, now: int) -> Flow[int]:
 def _accepted(tenure: Tenure, sent: int) -> Flow[None]:
     before = tenure.state
     tenure.worst_gap_ms = max(tenure.worst_gap_ms, sent - tenure.accepted_ms)
-    tenure.accepted_ms = sent
-    tenure.trust_until_ms = sent + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms)
+    tenure.accept(sent)
     tenure.renewals += 1
     if before is not State.KEPT:
         tenure.state = State.KEPT

@@ -25,5 +25,9 @@ class Capabilities:
     resolution_ms: int = 1
     shortest_ms: int = SHORTEST_LIFETIME_MS
     longest_ms: int = LONGEST_LIFETIME_MS
+    early_ms: int = 0
+    """By how much a lifetime may end earlier than asked: a store that counts whole seconds may be a second short."""
+    late_ms: int = 0
+    """By how much it may end later: a store that rounds up, or counts anew after it has restarted."""
     early_removal: bool | None = False
     """Whether the store may drop a live claim (eviction): True, False, or None for "depends on the server"."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from claimant._model.durations import margin_ms
 from claimant._model.outcome import Claim
 from claimant._model.record import record
 
@@ -50,6 +51,8 @@ class Tenure:
     end_ms: int
     state: State = State.KEPT
     stall_after_ms: int | None = None
+    early_ms: int = 0
+    """By how much the store may end a lifetime earlier than asked."""
     beat_ms: int = 0
     """The last beat; 0 until the body has begun, which may wait for the ledger."""
     accepted_ms: int = 0
@@ -63,6 +66,11 @@ class Tenure:
     """Whether a whole lifetime had passed since the last accepted send when the loss was learned."""
     reason: str = ""
     released: bool = False
+
+    def accept(self, sent_ms: int) -> None:
+        """The store granted a full lifetime to what was sent at `sent_ms`: believe that, less a margin, from the sending on."""
+        self.accepted_ms = sent_ms
+        self.trust_until_ms = sent_ms + self.lifetime_ms - margin_ms(self.lifetime_ms) - self.early_ms
 
     def trusted(self, now_ms: int) -> bool:
         """Whether the holder may believe that it holds, now. Believing is not acting: no guard may rest on it."""

@@ -11,7 +11,10 @@ from claimant._model.stake import Stake
 
 @record
 class Wanted:
-    """What to claim. `deadline_ms` spans all sends; `max_run_ms` is where renewal will stop."""
+    """What to claim. `deadline_ms` spans all sends; `max_run_ms` is where renewal will stop.
+
+    `early_ms`, `late_ms`: by how much the store may end a lifetime earlier or later than asked.
+    """
 
     name: str
     key: str
@@ -20,6 +23,8 @@ class Wanted:
     max_run_ms: int
     deadline_ms: int
     stall_after_ms: int | None = None
+    early_ms: int = 0
+    late_ms: int = 0
 
 
 class Absent(StrEnum):
@@ -87,6 +92,9 @@ class Plan:
     guard: str = ""
     attested: bool = False
     """Whether the caller attests the guard: the work uses it out of our sight."""
+    early_ms: int = 0
+    late_ms: int = 0
+    """By how much the store may end a lifetime earlier or later than asked."""
 
     @property
     def slotted(self) -> bool:
@@ -96,7 +104,7 @@ class Plan:
     @property
     def stall_bound_ms(self) -> int:
         """After a hang, the longest time until another worker may start; after a crash it is the lifetime."""
-        return (self.stall_after_ms or self.max_run_ms) + self.lifetime_ms
+        return (self.stall_after_ms or self.max_run_ms) + self.lifetime_ms + self.late_ms
 
     def wanted(self) -> Wanted:
         """What to claim."""
@@ -108,4 +116,6 @@ class Plan:
             self.max_run_ms,
             self.deadline_ms,
             self.stall_after_ms,
+            self.early_ms,
+            self.late_ms,
         )
