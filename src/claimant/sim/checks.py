@@ -56,7 +56,6 @@ class Checks:
         self.keeping = Keeping(world, store)
         self.tokens = 0
         self.owner: dict[str, tuple[str, Attempt | None]] = {}
-        self.harmed: set[str] = set()
         self.broken_ms: dict[str, int] = {}
         self.dead: dict[str, int] = {}
         self.landed_ms: dict[str, int] = {}
@@ -206,9 +205,9 @@ class Checks:
     def _stall_bound(self, key: str, value: str, remaining: int | None) -> None:
         died = self.dead.get(value)
         known = decode(value)
-        if died is None or known is None or value in self.harmed or remaining is None:
+        if died is None or known is None or value in self.store.stretched or remaining is None:
             return
-        bound = max(died, self.landed_ms.get(value, 0)) + known.lifetime_ms
+        bound = max(died, self.landed_ms.get(value, 0)) + known.lifetime_ms + self.store.kind.late_ms
         if self.world.now > bound:
             self.world.broken(
                 "L2", f"{key} is still held at {self.world.now} by {value!r}; its holder died at {died}"
@@ -273,7 +272,8 @@ class Checks:
                 if owner is attempt:
                     world.count("refused by its own earlier claim")
                 known = decode(value)
-                if remaining is None or (known is not None and remaining > known.lifetime_ms + SLACK_MS):
+                longest = 0 if known is None else known.lifetime_ms + SLACK_MS + self.store.kind.late_ms
+                if remaining is None or (known is not None and remaining > longest):
                     if known is None:
                         world.count("refused by a foreign key")
                     else:
@@ -363,12 +363,6 @@ class Checks:
                 self.dead[entry.value] = self.world.now
                 self.world.count("died holding")
                 del key
-
-    def harm(self) -> None:
-        """Keys have been tampered with."""
-        for entry in self.store.entries.values():
-            if self.store.is_broken(entry, 0):
-                self.harmed.add(entry.value)
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 

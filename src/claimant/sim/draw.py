@@ -6,18 +6,33 @@ Faults end when the calm begins; what is drawn here decides how long a schedule 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from claimant._model.dialect import Dialect
 from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.slots import early_ms
 from claimant._model.stake import Stake
-from claimant.sim.schedule import Blow, Harm, Host, Interruption, Mode, Schedule, SimJob, Stroke, Window
+from claimant.sim.schedule import (
+    Blow,
+    Failover,
+    Harm,
+    Host,
+    Interruption,
+    Kind,
+    Mode,
+    Schedule,
+    SimJob,
+    Stroke,
+    Window,
+)
 
 LIFETIMES_MS = (600, 600, 900, 1_500, 3_000)
+WHOLE_SECONDS_MS = (3_000, 3_000, 4_000)
+"""For servers that count whole seconds, and may be one short."""
 EVERY_MS = 120_000
 AIMED = ("Create", "Renew", "Release", "Begin", "Finish", "Effect", "Commit")
 """Requests that strokes aim at, besides whatever a process happens to do."""
-FAULTY_MS = 8_000
+FAULTY_MS = 4_500
 """Faults happen within so much time; the calm follows."""
 
 
@@ -25,17 +40,25 @@ def draw(seed: int) -> Schedule:
     """The schedule of a seed."""
     rng = Random(seed * 2 + 1)  # noqa: S311 - schedules, not secrets
     hosts = tuple(
-        Host(rng.randrange(0, 1_000_000), rng.choice((0, 0, 300, -2_000, 30_000, -3_600_000)))
+        Host(
+            rng.randrange(0, 1_000_000),
+            rng.choice((0, 0, 300, -2_000, 30_000, -3_600_000)),
+            rng.randrange(0, FAULTY_MS),
+            rng.choice((0, 0, 0, 2_000, -2_000)),
+        )
         for _ in range(rng.choice((1, 2, 2, 3)))
     )
     processes = tuple(rng.randrange(len(hosts)) for _ in range(rng.choice((2, 2, 3))))
     count = rng.choice((1, 1, 2))
-    jobs = tuple(_job(rng, number, len(processes)) for number in range(count))
+    kind = rng.choice((Kind.EXACT, Kind.EXACT, Kind.EXACT, Kind.EARLY, Kind.LATE))
+    lifetimes = WHOLE_SECONDS_MS if kind is Kind.EARLY else LIFETIMES_MS
+    jobs = tuple(_job(rng, number, len(processes), lifetimes) for number in range(count))
     faults = {
         kind
-        for kind in ("network", "windows", "ledger", "guard", "harm", "strokes", "cancels")
+        for kind in ("network", "windows", "ledger", "guard", "harm", "failover", "strokes", "cancels")
         if rng.random() < 0.4
     }
+    behind, failovers = _failovers(rng, len(processes)) if "failover" in faults else ({}, ())
     return Schedule(
         seed=seed,
         hosts=hosts,
@@ -45,6 +68,9 @@ def draw(seed: int) -> Schedule:
         phase_ms=_phase(rng),
         store_windows=_windows(rng, tuple(Mode)) if "windows" in faults else (),
         ledger_windows=_windows(rng, (Mode.REFUSE,)) if "ledger" in faults else (),
+        kind=kind,
+        failovers=failovers,
+        **behind,
         blows=_blows(rng) if "harm" in faults else (),
         interruptions=_strokes(rng, len(processes)) if "strokes" in faults else (),
         network=rng.choice((0.02, 0.1, 0.3)) if "network" in faults else 0.0,
@@ -59,16 +85,16 @@ def _phase(rng: Random) -> int:
     """Mostly so that a new slot begins (its early part included) while faults happen; never in the calm."""
     if rng.random() < 0.3:
         return rng.randrange(0, 20_000)
-    return EVERY_MS - early_ms(EVERY_MS) - rng.randrange(0, FAULTY_MS - 2_000)
+    return EVERY_MS - early_ms(EVERY_MS) - rng.randrange(0, FAULTY_MS - 1_500)
 
 
-def _job(rng: Random, number: int, processes: int) -> SimJob:
-    lifetime = rng.choice(LIFETIMES_MS)
+def _job(rng: Random, number: int, processes: int, lifetimes: tuple[int, ...]) -> SimJob:
+    lifetime = rng.choice(lifetimes)
     guarded = rng.random() < 0.6
     slots = rng.random() < 0.5
     stake = Stake.MONEY if guarded else rng.choice((Stake.REBUILD, Stake.SCAN))
     at_most_once = slots and not guarded and rng.random() < 0.3
-    first = rng.randrange(0, 2_000)
+    first = rng.randrange(0, 1_000)
     starts = [(first, rng.randrange(processes))]
     starts += [
         (first + rng.choice((0, 0, 1, 40, 700)), rng.randrange(processes))
@@ -84,7 +110,7 @@ def _job(rng: Random, number: int, processes: int) -> SimJob:
         lifetime_ms=lifetime,
         max_run_ms=max_run,
         starts=tuple(sorted(starts)),
-        again_ms=rng.choice((600, 1_200, 2_000)),
+        again_ms=rng.choice((900, 1_500, 2_500)),
         key="" if slots else f"order_id={number + 41}",
         every_ms=EVERY_MS if slots else None,
         held=rng.choice((Held.SKIP, Held.SKIP, Held.WAIT, Held.STANDBY if slots else Held.WAIT)),
@@ -106,19 +132,37 @@ def _job(rng: Random, number: int, processes: int) -> SimJob:
 
 def _windows(rng: Random, modes: tuple[Mode, ...]) -> tuple[Window, ...]:
     windows: list[Window] = []
-    start = rng.randrange(0, 2_500)
+    start = rng.randrange(0, 1_500)
     for _ in range(rng.choice((1, 1, 2, 3))):
-        end = min(start + rng.choice((100, 600, 2_500, 5_000)), FAULTY_MS)
+        end = min(start + rng.choice((100, 600, 1_200, 3_000)), FAULTY_MS)
         windows.append(Window(rng.choice(modes), start, end))
-        start = end + rng.choice((0, rng.randrange(1, 2_000)))
+        start = end + rng.choice((0, rng.randrange(1, 1_000)))
         if start >= FAULTY_MS:
             break
     return tuple(windows)
 
 
+def _failovers(rng: Random, processes: int) -> tuple[dict[str, Any], tuple[Failover, ...]]:
+    """A replica, how far it is behind, and the instant when it takes over."""
+    at_ms = rng.randrange(500, FAULTY_MS * 3 // 4)
+    cut = Window(Mode.SILENT, at_ms - rng.choice((300, 1_500, 4_000)), at_ms + 1)
+    behind: dict[str, Any] = {
+        "lag_ms": rng.choice((0, 5, 50, 800)),
+        "cuts": (cut,) if rng.random() < 0.5 else (),
+        "node_skews": (0, rng.choice((0, 0, 0, 700, 40_000, -5_000, -3_600_000))),
+    }
+    stale = tuple(number for number in range(processes) if rng.random() < 0.5) if rng.random() < 0.5 else ()
+    return behind, (Failover(at_ms, stale, rng.choice((500, 1_500, 4_000)) if stale else 0),)
+
+
 def _blows(rng: Random) -> tuple[Blow, ...]:
     return tuple(
-        Blow(rng.randrange(0, FAULTY_MS * 3 // 4), rng.choice(tuple(Harm)), rng.randrange(4))
+        Blow(
+            rng.randrange(0, FAULTY_MS * 3 // 4),
+            rng.choice(tuple(Harm)),
+            rng.randrange(4),
+            rng.choice((300, 1_000, 3_000)),
+        )
         for _ in range(rng.choice((1, 2, 3)))
     )
 

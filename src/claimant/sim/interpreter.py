@@ -43,7 +43,12 @@ def _now(task: Task, _: Now) -> int:
 def _host_epoch(task: Task, _: HostEpoch) -> int:
     process = task.process
     task.process.world.count("slot by the host's clock")
-    return EPOCH_MS + process.site.schedule.phase_ms + process.world.now + process.host.skew_ms
+    return (
+        EPOCH_MS
+        + process.site.schedule.phase_ms
+        + process.world.now
+        + process.host.wall_error_ms(process.world.now)
+    )
 
 
 def _sleep(task: Task, request: SleepUntil) -> Any:
@@ -57,7 +62,7 @@ def _sleep(task: Task, request: SleepUntil) -> Any:
 
 def _maybe_cancel(task: Task) -> None:
     process = task.process
-    likely = process.site.schedule.cancels
+    likely = process.cancels
     if likely and task.attempt is not None:
         world = process.world
         if world.now < process.site.schedule.calm_ms and world.chance() < likely:

@@ -99,9 +99,9 @@ class Keeping:
                     "O2",
                     f"{process.label} trusts {tenure.value!r} until {until}, and the store holds {entry}",
                 )
-            elif entry.expires_ms is not None and entry.expires_ms < until:
+            elif (expires := self.store.expires_ms(entry)) is not None and expires < until:
                 self.world.broken(
-                    "O2", f"{process.label} trusts until {until}, the store only until {entry.expires_ms}"
+                    "O2", f"{process.label} trusts until {until}, the store only until {expires}"
                 )
 
     def _alone(self, process: Process, tenure: Tenure) -> None:

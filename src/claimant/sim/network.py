@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from claimant.sim.checks import Checks
     from claimant.sim.process import Task
 
-FATES = ("lost", "reply lost", "reset before", "reset after", "late", "slow", "turned away")
+FATES = ("lost", "reply lost", "reset before", "reset after", "late", "twice", "slow", "turned away")
 
 
 def window_at(windows: tuple[Window, ...], now_ms: int) -> Window | None:
@@ -97,6 +97,10 @@ class Network:
                     world.at(arrive, self._land, task, request, process.life, None)
                     self._answer_at(until, task, request, StoreUnknown("no answer"))
                     return
+                case "twice":
+                    world.at(
+                        arrive + 1 + world.below(LATEST_MS), self._land, task, request, process.life, None
+                    )
                 case "late":
                     arrive = until + 1 + world.below(LATEST_MS)
                 case _:
@@ -122,6 +126,13 @@ class Network:
     def _land(self, task: Task, request: Any, life: int, answer: tuple[int, int, int] | None) -> None:
         """The request reaches the server."""
         world, store = self.world, self.store
+        if store.is_stale(task.process.number):
+            reply = store.carry_out_stale(request)
+            world.note(task.who, "lands on the old primary", request)
+            if answer is not None:
+                wait_id, back, until = answer
+                world.at(world.now + back, self._reply, task, request, wait_id, until, reply, world.now)
+            return
         before = store.live(request.key) if not isinstance(request, Renew) else None
         there = [store.live(item.key) for item in request.items] if isinstance(request, Renew) else []
         held = [None if entry is None else entry.value for entry in there]

@@ -14,8 +14,9 @@ from claimant._flows.keep import Duties, keep
 from claimant._flows.once import once
 from claimant._flows.run import run
 from claimant._model.guarding import Attempt as GuardAttempt
+from claimant._model.guarding import BeginOwned, Close, Commit, Effect, Execute, Open, Rollback
 from claimant._model.holding import Tenure
-from claimant._model.ops import Flow, StoreRequest, StoreUnknown
+from claimant._model.ops import Flow, Inbox, Now, StoreRequest, StoreUnknown
 from claimant._model.outcome import Answer
 from claimant.sim.interpreter import HANDLERS, WAIT
 from claimant.sim.network import shaped
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from claimant.sim.network import Network
 
 NEVER = 1 << 60
+UNWATCHED = frozenset({Inbox, type(None), Execute, Commit, Effect, Rollback, Close, Open, BeginOwned})
+"""Whose answers no invariant is about."""
 RESTART_KEEPER_MS = 100
 
 
@@ -126,11 +129,12 @@ class Task:
             # After a thaw both are right: to read what has arrived, or to see first that the deadline has passed.
             value = shaped(request, StoreUnknown("the deadline passed while the process was frozen"))
         asked = self.request
-        waited = world.now - self.since_ms - (process.frozen_ms - self.since_frozen_ms)
         self.wait_id = 0
         self.request = None
-        world.note(self.who, "answer", value if error is None else error)
-        process.site.checks.answered(self, asked, value, error, waited)
+        world.trace.append((world.now, self.who, "answer", value if error is None else error))
+        if asked.__class__ not in UNWATCHED:
+            waited = world.now - self.since_ms - (process.frozen_ms - self.since_frozen_ms)
+            process.site.checks.answered(self, asked, value, error, waited)
         self.resume(value, error)
 
     def cancel(self, wait_id: int) -> None:
@@ -182,7 +186,10 @@ class Task:
                     continue
                 if stroke is not None:
                     return
-            value = handlers[type(request)](self, request)
+            if request.__class__ is Now:
+                value = process.world.now + process.offset_ms
+                continue
+            value = handlers[request.__class__](self, request)
             if value is WAIT:
                 return
 
@@ -203,6 +210,8 @@ class Process:
         self.world = site.world
         self.number = number
         self.host = host
+        self.offset_ms = host.offset_ms
+        self.cancels = site.schedule.cancels
         self.life = 0
         self.alive = True
         self.frozen = False

@@ -41,27 +41,61 @@ class Window:
     end_ms: int
 
 
+class Kind(StrEnum):
+    """How a server measures a lifetime."""
+
+    EXACT = "exact"
+    """In milliseconds, on its wall clock (Redis, Valkey)."""
+    EARLY = "early"
+    """In whole seconds, up to one second short, on a clock that never steps (memcached)."""
+    LATE = "late"
+    """In whole seconds, at least two, rounded up; a little late, and counted anew after a restart (etcd)."""
+
+    @property
+    def early_ms(self) -> int:
+        """By how much a lifetime may end earlier than asked."""
+        return 1_000 if self is Kind.EARLY else 0
+
+    @property
+    def late_ms(self) -> int:
+        """By how much it may end later."""
+        return 2_500 if self is Kind.LATE else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """The replica is promoted. `stale`: processes that keep to the old primary, which is alive, for `stale_ms`."""
+
+    at_ms: int
+    stale: tuple[int, ...] = ()
+    stale_ms: int = 0
+
+
 class Harm(StrEnum):
     """What happens to the store's keys at one instant."""
 
     FLUSH = "flush"
     RESTART_EMPTY = "restart, nothing kept"
     RESTART_KEPT = "restart, everything kept"
+    RESTART_OLD = "restart, an old snapshot kept"
+    EVICT = "evict"
+    """A live key is dropped to make room."""
+    CLOCK_AHEAD = "clock steps ahead"
+    CLOCK_BACK = "clock steps back"
     PERSIST = "persist"
     """A live key loses its lifetime."""
-    STRETCH = "stretch"
-    """A live key gets an hour too much, as after a backward step of the store's clock."""
     FOREIGN = "foreign"
     """Somebody else's value, without a lifetime, under our key; deleted by a person when the faults end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """A harm done to the store at an instant; `pick` chooses the key."""
+    """A harm done to the store at an instant; `pick` chooses the key. `age_ms`: of the snapshot that comes back."""
 
     at_ms: int
     harm: Harm
     pick: int = 0
+    age_ms: int = 0
 
 
 class Stroke(StrEnum):
@@ -90,10 +124,16 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine's clocks: the monotonic one's offset, and the wall clock's error."""
+    """One machine's clocks: the monotonic one's offset, and the wall clock's error, which steps once by `step_ms`."""
 
     offset_ms: int = 0
     skew_ms: int = 0
+    step_at_ms: int = 0
+    step_ms: int = 0
+
+    def wall_error_ms(self, now_ms: int) -> int:
+        """The wall clock's error now."""
+        return self.skew_ms + (self.step_ms if now_ms >= self.step_at_ms else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +184,14 @@ class Schedule:
     """How far into its slot the ledger's clock is at the start."""
     store_windows: tuple[Window, ...] = ()
     ledger_windows: tuple[Window, ...] = ()
+    kind: Kind = Kind.EXACT
+    lag_ms: int | None = None
+    """How far the store's replica is behind; None: there is none."""
+    node_skews: tuple[int, int] = (0, 0)
+    """By how much the wall clocks of the store's primary and replica are wrong."""
+    cuts: tuple[Window, ...] = ()
+    """When nothing reaches the replica; it catches up afterwards."""
+    failovers: tuple[Failover, ...] = ()
     blows: tuple[Blow, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
     network: float = 0.0

@@ -24,7 +24,7 @@ from claimant.sim.draw import FAULTY_MS, draw
 from claimant.sim.ledger import SimLedger
 from claimant.sim.network import Network
 from claimant.sim.process import Flows, Process, Site
-from claimant.sim.schedule import DEADLINE_MS, Harm, Schedule, SimJob
+from claimant.sim.schedule import DEADLINE_MS, Schedule, SimJob
 from claimant.sim.store import SimStore
 from claimant.sim.world import Violation, World, event_hash, story
 
@@ -114,7 +114,7 @@ class Simulation:
     def __init__(self, schedule: Schedule, flows: Flows, store: type[SimStore]) -> None:
         world = self.world = World(schedule.seed)
         self.schedule = schedule
-        self.store = store(world)
+        self.store = store(world, schedule)
         self.ledger = SimLedger(world, schedule)
         self.guard = GuardDatabase(world, schedule)
         self.checks = Checks(world, schedule, self.store, self.ledger)
@@ -137,7 +137,11 @@ class Simulation:
                 world.at(at_ms, self._start, job, process)
             world.at(job.starts[-1][0] + job.again_ms, self._trigger, job)
         for blow in self.schedule.blows:
-            world.at(blow.at_ms, self._suffer, blow)
+            if blow.age_ms:
+                world.at(max(0, blow.at_ms - blow.age_ms), self.store.keep_snapshot)
+            world.at(blow.at_ms, self.store.suffer, blow, tuple(self.keys.values()))
+        for failover in self.schedule.failovers:
+            world.at(failover.at_ms, self.store.fail_over, failover)
         world.at(self.schedule.calm_ms, self.store.tidy_foreign)
         if world.run(most_events=MOST_EVENTS):
             self._final()
@@ -155,11 +159,6 @@ class Simulation:
             world.trace,
         )
 
-    def _suffer(self, blow: Any) -> None:
-        self.store.suffer(blow, tuple(self.keys.values()))
-        if blow.harm in (Harm.PERSIST, Harm.STRETCH):
-            self.checks.harm()
-
     def _trigger(self, job: SimJob) -> None:
         """A schedule tick or a redelivery: until the job is done, and for ever if it never is."""
         world = self.world
@@ -176,7 +175,7 @@ class Simulation:
         entry = self.store.live(self.keys[job.name])
         if entry is not None and self.store.is_broken(entry, SLACK_MS):
             return True
-        if self.schedule.blows and self.world.now < self.schedule.calm_ms:
+        if (self.schedule.blows or self.schedule.failovers) and self.world.now < self.schedule.calm_ms:
             return True
         if job.every_ms is None:
             return False
@@ -215,6 +214,8 @@ class Simulation:
             stall_after_ms=job.stall_after_ms,
             attempts=job.attempts,
             at_most_once=job.at_most_once,
+            early_ms=self.schedule.kind.early_ms,
+            late_ms=self.schedule.kind.late_ms,
         )
 
         def work(journal: Journal) -> Any:
@@ -235,10 +236,11 @@ class Simulation:
                 )
             for task in process.tasks:
                 world.broken("L1", f"{task.who} never ended; it waits for {task.request}")
-        longest = max(job.lifetime_ms for job in self.schedule.jobs)
+        longest = max(job.lifetime_ms for job in self.schedule.jobs) + self.schedule.kind.late_ms
         for key in self.keys.values():
             entry = self.store.live(key)
-            if entry is not None and (entry.expires_ms is None or entry.expires_ms > world.now + longest):
+            expires = None if entry is None else self.store.expires_ms(entry)
+            if entry is not None and (expires is None or expires > world.now + longest):
                 world.broken("L3", f"{key} outlives everybody: {entry}")
         for process in self.processes:
             for tenure in process.tenures:

@@ -5,6 +5,7 @@ Nothing here knows about leases. It never reads a real clock.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,7 +31,7 @@ class World:
         self.chance = self.rng.random
         self.now = 0
         self.trace: list[tuple[int, str, str, Any]] = []
-        self.counters: dict[str, int] = {}
+        self.counters: defaultdict[str, int] = defaultdict(int)
         self.violations: list[Violation] = []
         self.events = 0
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -51,7 +52,7 @@ class World:
 
     def count(self, branch: str) -> None:
         """One more visit to a branch."""
-        self.counters[branch] = self.counters.get(branch, 0) + 1
+        self.counters[branch] += 1
 
     def broken(self, invariant: str, text: str) -> None:
         """An invariant did not hold."""
@@ -60,15 +61,17 @@ class World:
 
     def run(self, *, most_events: int) -> bool:
         """Let time pass until nothing is left to happen; False if that takes more than `most_events`."""
-        queue = self._queue
+        queue, events = self._queue, 0
         while queue:
-            self.events += 1
-            if self.events > most_events:
-                return False
+            events += 1
+            if events > most_events:
+                break
             when, _, act, args = heappop(queue)
-            self.now = max(self.now, when)
+            if when > self.now:
+                self.now = when
             act(*args)
-        return True
+        self.events = events
+        return not queue
 
 
 def event_hash(trace: list[tuple[int, str, str, Any]]) -> str:
