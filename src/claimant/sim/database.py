@@ -133,7 +133,7 @@ class GuardDatabase:
         """The connection breaks under this request, before or after it was carried out."""
         world = self.world
         after = isinstance(request, Commit) and world.chance() < 0.6
-        world.count("guard: answer to the commit lost" if after else "guard: connection lost")
+        world.count(f"guard: {'answer' if after else 'connection'} lost at {request.__class__.__name__}")
         world.at(connection.last_ms, self._break, connection, request if after else None)
         world.at(
             connection.last_ms + 1 + world.below(50),

@@ -5,6 +5,7 @@ Faults end when the calm begins; what is drawn here decides how long a schedule 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -12,7 +13,9 @@ from claimant._model.dialect import Dialect
 from claimant._model.policy import Absent, Held, OnLoss
 from claimant._model.slots import early_ms
 from claimant._model.stake import Stake
+from claimant.sim.coverage import STEPS
 from claimant.sim.schedule import (
+    DEMOTED_MS,
     Blow,
     Failover,
     Harm,
@@ -30,14 +33,14 @@ LIFETIMES_MS = (600, 600, 900, 1_500, 3_000)
 WHOLE_SECONDS_MS = (3_000, 3_000, 4_000)
 """For servers that count whole seconds, and may be one short."""
 EVERY_MS = 120_000
-AIMED = ("Create", "Renew", "Release", "Begin", "Finish", "Effect", "Commit")
-"""Requests that strokes aim at, besides whatever a process happens to do."""
+FAULTS = ("network", "windows", "ledger", "guard", "harm", "failover", "strokes", "cancels")
+"""The kinds of fault that a schedule has or has not."""
 FAULTY_MS = 4_500
 """Faults happen within so much time; the calm follows."""
 
 
-def draw(seed: int) -> Schedule:
-    """The schedule of a seed."""
+def draw(seed: int, only: Collection[str] = ()) -> Schedule:
+    """The schedule of a seed. `only`: exactly these kinds of fault, instead of those that the seed chooses."""
     rng = Random(seed * 2 + 1)  # noqa: S311 - schedules, not secrets
     hosts = tuple(
         Host(
@@ -53,11 +56,9 @@ def draw(seed: int) -> Schedule:
     kind = rng.choice((Kind.EXACT, Kind.EXACT, Kind.EXACT, Kind.EARLY, Kind.LATE))
     lifetimes = WHOLE_SECONDS_MS if kind is Kind.EARLY else LIFETIMES_MS
     jobs = tuple(_job(rng, number, len(processes), lifetimes) for number in range(count))
-    faults = {
-        kind
-        for kind in ("network", "windows", "ledger", "guard", "harm", "failover", "strokes", "cancels")
-        if rng.random() < 0.4
-    }
+    faults = {kind for kind in FAULTS if rng.random() < 0.4}
+    if only:
+        faults = set(only)
     behind, failovers = _failovers(rng, len(processes)) if "failover" in faults else ({}, ())
     return Schedule(
         seed=seed,
@@ -144,7 +145,7 @@ def _windows(rng: Random, modes: tuple[Mode, ...]) -> tuple[Window, ...]:
 
 def _failovers(rng: Random, processes: int) -> tuple[dict[str, Any], tuple[Failover, ...]]:
     """A replica, how far it is behind, and the instant when it takes over."""
-    at_ms = rng.randrange(500, FAULTY_MS * 3 // 4)
+    at_ms = rng.randrange(300, FAULTY_MS * 3 // 4)
     cut = Window(Mode.SILENT, at_ms - rng.choice((300, 1_500, 4_000)), at_ms + 1)
     behind: dict[str, Any] = {
         "lag_ms": rng.choice((0, 5, 50, 800)),
@@ -152,7 +153,8 @@ def _failovers(rng: Random, processes: int) -> tuple[dict[str, Any], tuple[Failo
         "node_skews": (0, rng.choice((0, 0, 0, 700, 40_000, -5_000, -3_600_000))),
     }
     stale = tuple(number for number in range(processes) if rng.random() < 0.5) if rng.random() < 0.5 else ()
-    return behind, (Failover(at_ms, stale, rng.choice((500, 1_500, 4_000)) if stale else 0),)
+    stale_ms = min(rng.choice((500, 1_500, 4_000)), FAULTY_MS - DEMOTED_MS - at_ms) if stale else 0
+    return behind, (Failover(at_ms, stale, stale_ms),)
 
 
 def _blows(rng: Random) -> tuple[Blow, ...]:
@@ -185,7 +187,7 @@ def _strokes(rng: Random, processes: int) -> tuple[Interruption, ...]:
             if stroke is Stroke.FREEZE
             else rng.choice((1, 300, 2_000))
         )
-        request = rng.choice(("", "", *AIMED))
+        request = rng.choice(STEPS) if rng.random() < 0.7 else ""
         step = rng.randrange(1, 60) if request else int(rng.paretovariate(0.5) * 8) % 400 + 1
         strokes.append(Interruption(rng.randrange(processes), step, stroke, ms, request))
     return tuple(strokes)

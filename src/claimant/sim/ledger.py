@@ -77,7 +77,7 @@ class SimLedger:
         world = self.world
         window = window_at(self.schedule.ledger_windows, world.now)
         if window is not None:
-            world.count("ledger: away")
+            world.count(f"ledger: away at {request.__class__.__name__}")
             after = 1 if world.chance() < 0.5 else DEADLINE_MS
             world.at(
                 world.now + after, task.deliver, task.wait_id, None, LedgerAbsent("no answer", retry_in=1.0)
@@ -96,7 +96,7 @@ class SimLedger:
         reply = self.carry_out(request)
         world.note(task.who, "ledger", request)
         if lost:
-            world.count("ledger: answer lost")
+            world.count(f"ledger: answer lost at {request.__class__.__name__}")
             error = LedgerAbsent("the answer was lost", retry_in=1.0)
             world.at(world.now + DEADLINE_MS, task.deliver, wait_id, None, error)
         else:

@@ -56,9 +56,11 @@ class Network:
         arrive = now + 1 + world.below(3)
         back = 1 + world.below(3)
         self.requests += 1
+        # A connection leads to one node, whoever is the primary by the time that what was sent arrives.
+        term = -1 if self.store.is_stale(process.number) else self.store.term
         fate = self._fates.get(self.requests, "") if window is None else ""
         if window is not None:
-            world.count(f"store: {window.mode}")
+            world.count(f"store: {window.mode} at {request.__class__.__name__}")
             match window.mode:
                 case Mode.REFUSE:
                     self._answer_at(now + 1, task, request, StoreAbsent("connection refused"))
@@ -78,7 +80,8 @@ class Network:
         ):
             fate = FATES[world.below(len(FATES))]
         if fate:
-            world.count(f"network: {fate}")
+            if window is None:
+                world.count(f"network: {fate} at {request.__class__.__name__}")
             match fate:
                 case "lost":
                     self._answer_at(until, task, request, StoreUnknown("no answer"))
@@ -90,16 +93,22 @@ class Network:
                     self._answer_at(arrive, task, request, StoreUnknown("connection reset"))
                     return
                 case "reset after":
-                    world.at(arrive, self._land, task, request, process.life, None)
+                    world.at(arrive, self._land, task, request, process.life, None, term)
                     self._answer_at(arrive + back, task, request, StoreUnknown("connection reset"))
                     return
                 case "reply lost":
-                    world.at(arrive, self._land, task, request, process.life, None)
+                    world.at(arrive, self._land, task, request, process.life, None, term)
                     self._answer_at(until, task, request, StoreUnknown("no answer"))
                     return
                 case "twice":
                     world.at(
-                        arrive + 1 + world.below(LATEST_MS), self._land, task, request, process.life, None
+                        arrive + 1 + world.below(LATEST_MS),
+                        self._land,
+                        task,
+                        request,
+                        process.life,
+                        None,
+                        term,
                     )
                 case "late":
                     arrive = until + 1 + world.below(LATEST_MS)
@@ -113,7 +122,13 @@ class Network:
                         back += world.below(max(1, longest - (arrive - now)))
         in_time = arrive + back <= until
         world.at(
-            arrive, self._land, task, request, process.life, (task.wait_id, back, until) if in_time else None
+            arrive,
+            self._land,
+            task,
+            request,
+            process.life,
+            (task.wait_id, back, until) if in_time else None,
+            term,
         )
         if not in_time:
             self._answer_at(until, task, request, StoreUnknown("no answer"))
@@ -123,10 +138,12 @@ class Network:
     ) -> None:
         self.world.at(when_ms, task.deliver, task.wait_id, shaped(request, reply))
 
-    def _land(self, task: Task, request: Any, life: int, answer: tuple[int, int, int] | None) -> None:
-        """The request reaches the server."""
+    def _land(
+        self, task: Task, request: Any, life: int, answer: tuple[int, int, int] | None, term: int
+    ) -> None:
+        """The request reaches the server that it was sent to."""
         world, store = self.world, self.store
-        if store.is_stale(task.process.number):
+        if term != store.term:
             reply = store.carry_out_stale(request)
             world.note(task.who, "lands on the old primary", request)
             if answer is not None:

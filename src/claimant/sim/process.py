@@ -148,8 +148,8 @@ class Task:
         world, attempt = self.process.world, self.attempt
         assert attempt is not None
         attempt.cancelled = True
-        where = type(self.request).__name__ if self.request is not None and len(self.stack) == 1 else "body"
-        world.count(f"cancelled: {where}")
+        where = type(self.request).__name__
+        world.count(f"cancel at {where}")
         world.note(self.who, "cancelled at", where)
         return Cancelled()
 
@@ -326,7 +326,8 @@ class Process:
         self.strokes.pop()
         self.strike_at = max(self.steps + 1, self.strokes[-1].step) if self.strokes else NEVER
         name = type(request).__name__
-        self.world.count(f"{due.stroke.value} at {name}")
+        if due.stroke is not Stroke.CANCEL:
+            self.world.count(f"{due.stroke.value} at {name}")
         self.world.note(task.who, f"{due.stroke.value} at", name)
         match due.stroke:
             case Stroke.CRASH:

@@ -16,6 +16,8 @@ DEADLINE_MS = 250
 """The store's deadline of every simulated process."""
 LATEST_MS = 1_500
 """The longest that the network holds a request which its sender has given up."""
+DEMOTED_MS = 400
+"""How long an old primary answers that it is none any more, before its clients find the new one."""
 EPOCH_MS = 1_800_000_000_000
 """The ledger's epoch at the start of a schedule whose slot begins just then; a multiple of every period used."""
 

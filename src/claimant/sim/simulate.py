@@ -236,7 +236,7 @@ class Simulation:
                 )
             for task in process.tasks:
                 world.broken("L1", f"{task.who} never ended; it waits for {task.request}")
-        longest = max(job.lifetime_ms for job in self.schedule.jobs) + self.schedule.kind.late_ms
+        longest = max(job.lifetime_ms for job in self.schedule.jobs) + SLACK_MS + self.schedule.kind.late_ms
         for key in self.keys.values():
             entry = self.store.live(key)
             expires = None if entry is None else self.store.expires_ms(entry)

@@ -28,7 +28,7 @@ from claimant._model.ops import (
     Vacant,
 )
 from claimant._model.value import decode
-from claimant.sim.schedule import Blow, Failover, Harm, Kind, Schedule
+from claimant.sim.schedule import DEMOTED_MS, Blow, Failover, Harm, Kind, Schedule
 from claimant.sim.world import World
 
 FOREIGN_VALUE = "somebody-else's"
@@ -36,8 +36,6 @@ STEP_MS = {Harm.CLOCK_AHEAD: 61_000, Harm.CLOCK_BACK: -3_600_000}
 """How far a wall clock steps: the cases i and b9 of RELIABILITY."""
 SHORTEST_LATE_MS = 2_000
 """The shortest lifetime of a server that is late (etcd)."""
-DEMOTED_MS = 400
-"""How long an old primary answers that it is none any more, before its clients find the new one."""
 
 
 @dataclass(slots=True)
@@ -72,6 +70,8 @@ class SimStore:
         self.old: Node | None = None
         self.stale: tuple[int, ...] = ()
         self.stale_until_ms = 0
+        self.term = 0
+        """How often a replica has taken over."""
         self.took: dict[str, str] = {}
         self.stretched: set[str] = set()
         """Values whose lifetime has become longer than it was made with."""
@@ -188,6 +188,7 @@ class SimStore:
         replica, world = self.replica, self.world
         if replica is None:
             return
+        self.term += 1
         world.count("failover")
         world.note("store", "fails over", failover)
         while self.log and self.log[0][0] <= world.now:
@@ -204,26 +205,21 @@ class SimStore:
         self.log.clear()
         self._compare(before, "failover")
         self.restarted_ms = world.now
-        if failover.stale:
-            self.old, self.stale = old, failover.stale
-            self.stale_until_ms = world.now + failover.stale_ms
+        self.old, self.stale = old, failover.stale
+        self.stale_until_ms = world.now + failover.stale_ms
 
     def is_stale(self, process: int) -> bool:
         """Whether `process` still speaks to the old primary."""
-        return (
-            self.old is not None
-            and process in self.stale
-            and self.world.now < self.stale_until_ms + DEMOTED_MS
-        )
+        return process in self.stale and self.world.now < self.stale_until_ms + DEMOTED_MS
 
     def carry_out_stale(self, request: StoreRequest) -> Any:
         """Apply a request on the old primary: what it grants is worth nothing, and nobody is told."""
         old, world = self.old, self.world
         assert old is not None
         if world.now >= self.stale_until_ms:
-            world.count("answered by a node that is not the primary")
+            world.count(f"answered by a node that is not the primary at {type(request).__name__}")
             return self.not_primary(request)
-        world.count("answered by the old primary")
+        world.count(f"answered by the old primary at {type(request).__name__}")
         self.entries, old.entries = old.entries, self.entries
         self.skew_ms, old.skew_ms = old.skew_ms, self.skew_ms
         try:

@@ -67,8 +67,7 @@ class World:
             if events > most_events:
                 break
             when, _, act, args = heappop(queue)
-            if when > self.now:
-                self.now = when
+            self.now = max(self.now, when)
             act(*args)
         self.events = events
         return not queue
