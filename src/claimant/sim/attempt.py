@@ -27,6 +27,8 @@ class Attempt:
     """Those of them that are certainly not its business any more: released, handed over for clean-up, or never applied."""
     doubted: set[str] = field(default_factory=set)
     """Those whose create was sent and not answered."""
+    refused: set[str] = field(default_factory=set)
+    """Those whose create was answered: somebody else holds. What lands again later is nobody's claim, and lapses (hole 4)."""
     reply: Any = None
     """The answer to its last create."""
     owes_repair: tuple[str, int] | None = None

@@ -279,6 +279,8 @@ class Checks:
                     else:
                         attempt.owes_repair = (value, known.lifetime_ms)
                 attempt.clean.add(request.value)
+                if value != request.value:
+                    attempt.refused.add(request.value)
             case StoreAbsent():
                 world.count("create: absent")
                 if request.value not in attempt.doubted:

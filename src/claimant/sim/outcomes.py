@@ -118,9 +118,8 @@ class Outcomes:
             case Kind.HELD if not isinstance(reply, Held):
                 return f"and the store's last answer was {reply}"
             case Kind.HELD if (
-                owner.get(reply.value, ("", None))[1] is attempt and reply.value not in attempt.clean
+                owner.get(reply.value, ("", None))[1] is attempt and reply.value not in attempt.refused
             ):
-                # A late or second landing of what was refused or given back is nobody's claim, and lapses (hole 4).
                 return "and what holds is its own claim, whose answer was lost (R11)"
             case Kind.ABSENT if job.at_most_once and attempt.ledger_failed:
                 return ""
