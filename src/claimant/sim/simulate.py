@@ -47,17 +47,18 @@ class Report:
     counters: dict[str, int]
     violations: tuple[Violation, ...]
     schedule: Schedule
-    _trace: list[tuple[int, str, str, Any]] = field(repr=False)
+    trace: list[tuple[int, str, str, Any]] = field(repr=False)
+    """(true ms, who, what, about what), in order."""
 
     @property
     def event_hash(self) -> str:
         """The same for every run of the same seed and code."""
-        return event_hash(self._trace)
+        return event_hash(self.trace)
 
     def story(self) -> str:
         """The trace, for people, with what was violated in front."""
         broken = "\n".join(f"{each.invariant} at {each.at_ms} ms: {each.text}" for each in self.violations)
-        return f"seed {self.seed}\n{broken}\n\n{self.schedule}\n\n{story(self._trace)}"
+        return f"seed {self.seed}\n{broken}\n\n{self.schedule}\n\n{story(self.trace)}"
 
 
 @dataclass(frozen=True, slots=True)
