@@ -19,6 +19,7 @@ from claimant._model.ops import (
     Granted,
     Hand,
     Held,
+    HostEpoch,
     Inbox,
     NewToken,
     NotOurs,
@@ -34,7 +35,7 @@ from claimant._model.ops import (
 )
 from claimant._model.outcome import Answer, AnswerKind
 from claimant._model.record import replaced
-from claimant._model.records import Began, Begin, Finish, SlotClosed, SlotState
+from claimant._model.records import Began, Begin, Finish, LedgerNow, SlotClosed, SlotState
 from claimant.sim import Flows
 from claimant.sim.store import Entry, SimStore
 
@@ -83,6 +84,28 @@ def trust_from_the_reply(plan, body, **how):
         return (yield request)
 
     return rewired(run(plan, body, **how), edit)
+
+
+def trust_from_the_resend(plan, body, **how):
+    """Trust begins where the create was sent for the last time, though an earlier send may be the one that was carried out."""
+    last = [0]
+
+    def edit(request):
+        if isinstance(request, Create):
+            last[0] = yield Now()
+        elif isinstance(request, Hand) and isinstance(request.item, Tenure):
+            tenure = request.item
+            tenure.trust_until_ms = (
+                last[0] + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms) - tenure.early_ms
+            )
+        return (yield request)
+
+    return rewired(run(plan, body, **how), edit)
+
+
+def a_second_short_is_forgotten(plan, body, **how):
+    """A store that counts whole seconds may end a lifetime a second early, and the trust window does not know."""
+    return run(replaced(plan, early_ms=0), body, **how)
 
 
 def unknown_is_held(plan, body, **how):
@@ -206,6 +229,24 @@ def closes_the_slot_anyway(plan, body, **how):
     return rewired(run(plan, body, **how), edit)
 
 
+def slot_is_done_before_the_effect(plan, body, **how):
+    def edit(request):
+        if isinstance(request, Begin):
+            return (yield replaced(request, close_at_start=True))
+        return (yield request)
+
+    return rewired(run(plan, body, **how), edit)
+
+
+def slot_from_the_hosts_clock(plan, body, **how):
+    def edit(request):
+        if isinstance(request, LedgerNow):
+            return (yield HostEpoch())
+        return (yield request)
+
+    return rewired(run(plan, body, **how), edit)
+
+
 # -- the keeper --------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +294,25 @@ def renewal_is_trusted_from_its_reply():
                 if isinstance(each, Renewed)
             }
             renewed.extend(tenure for tenure in held if tenure.value in values)
+        return reply
+
+    return edit
+
+
+def deadline_moves_before_the_renewal():
+    """The trust window is moved when the renewal is sent, and not when it has been answered."""
+    held: list[Tenure] = []
+
+    def edit(request):
+        if isinstance(request, Renew):
+            sent = yield Now()
+            values = {item.value for item in request.items}
+            for tenure in held:
+                if tenure.value in values:
+                    tenure.trust_until_ms = sent + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms)
+        reply = yield request
+        if isinstance(request, Inbox):
+            held.extend(duty for duty in reply or () if isinstance(duty, Tenure))
         return reply
 
     return edit
@@ -385,6 +445,40 @@ def commit_in_doubt_is_success(plan):
     return rewired(once(plan), edit)
 
 
+def counted_outside_the_transaction(plan):
+    """The rejection is counted afterwards, in a transaction of its own, as far as that works."""
+    found: list[Execute] = []
+
+    def edit(request):
+        if isinstance(request, Execute) and request.statement is Statement.REJECT:
+            found.append(request)
+            return (yield Execute("SELECT 1"))
+        return (yield request)
+
+    answer = yield from rewired(once(plan), edit)
+    if found:
+        try:
+            yield Open()
+            yield BeginOwned()
+            if plan.traits.one_writer:
+                yield Execute(Statement.IMMEDIATE)
+            yield found[0]
+            yield Commit()
+            yield Close()
+        except Exception:
+            yield Close(broken=True)
+    return answer
+
+
+class OutOfMemory(SimStore):
+    """A full server answers a create with an error before it looks whether the key is held."""
+
+    def create(self, key: str, value: str, lifetime_ms: int) -> Any:
+        if self.live(key) is not None and self.world.chance() < 0.2:
+            return StoreAbsent("OOM command not allowed")
+        return super().create(key, value, lifetime_ms)
+
+
 class ReleasesWithoutLooking(SimStore):
     def release(self, key: str, value: str) -> Any:
         return Released() if self.entries.pop(key, None) else NotOurs()
@@ -438,6 +532,15 @@ MUTANTS: dict[str, Mutant] = {
     "token per worker": Mutant({"O1"}, Flows(run=token_per_worker)),
     "trust from the reply": Mutant({"O2"}, Flows(run=trust_from_the_reply)),
     "renewal trusted from its reply": Mutant({"O2"}, Flows(keep=kept(renewal_is_trusted_from_its_reply))),
+    "trust from the re-send": Mutant({"O2"}, Flows(run=trust_from_the_resend)),
+    "a second short is forgotten": Mutant({"O2"}, Flows(run=a_second_short_is_forgotten)),
+    "slot is done before the effect": Mutant({"L1", "R10", "P5"}, Flows(run=slot_is_done_before_the_effect)),
+    "slot from the host's clock": Mutant({"R10", "L1"}, Flows(run=slot_from_the_hosts_clock)),
+    "deadline moves before the renewal": Mutant(
+        {"O2", "P6"}, Flows(keep=kept(deadline_moves_before_the_renewal))
+    ),
+    "counted outside the transaction": Mutant({"A1"}, Flows(guard=counted_outside_the_transaction)),
+    "out of memory is absent": Mutant({"F1"}, store=OutOfMemory),
     "unknown is held": Mutant({"P5", "C02"}, Flows(run=unknown_is_held)),
     "forgets its own doubt": Mutant({"P5"}, Flows(run=forgets_its_own_doubt)),
     "replaces instead of repairing": Mutant({"O1", "L3"}, Flows(run=replaces_instead_of_repairing)),

@@ -10,6 +10,7 @@ import click
 from claimant.cli.commands import Commands
 from claimant.cli.places import configured, places, places_given
 from claimant.cli.run import run
+from claimant.cli.simulate import simulate
 
 
 @click.group(
@@ -23,6 +24,7 @@ def main() -> None:
 
 
 main.add_command(run)
+main.add_command(simulate)
 
 
 @main.command(short_help="What each job does: one line per job, the worst first.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from claimant._flows.acquire import SLACK_MS
 from claimant._flows.breaker import PROBE_EVERY_MS
 from claimant._flows.keep import PROBE_VALUE
+from claimant._model.durations import margin_ms
 from claimant._model.holding import Cleanup, State, Tenure
 from claimant._model.ops import (
     Create,
@@ -59,6 +60,7 @@ class Checks:
         self.broken_ms: dict[str, int] = {}
         self.dead: dict[str, int] = {}
         self.landed_ms: dict[str, int] = {}
+        self.first_ms: dict[str, int] = {}
         self.outage = 0
 
     # -- what is asked of the store --------------------------------------------------------------------------------
@@ -93,6 +95,7 @@ class Checks:
         process, attempt = task.process, task.attempt
         known = self.owner.get(value)
         if known is None:
+            self.first_ms[value] = self.world.now
             self.owner[value] = (process.label, attempt)
         elif attempt is None or known != (process.label, attempt):
             self.world.broken(
@@ -176,6 +179,10 @@ class Checks:
                 world.count("granted, recognised")
                 if before is None or before.value != value:
                     world.broken("R1", f"{task.who} was granted {key} which held {before}")
+            case Create(key), StoreAbsent() if before is not None:
+                world.broken(
+                    "F1", f"{task.who} is told that the store is absent, and {before.value!r} holds {key}"
+                )
             case Create(key), Held(value, remaining):
                 if before is not None and self.store.is_broken(before, SLACK_MS):
                     self.broken_ms[value] = world.now
@@ -351,7 +358,18 @@ class Checks:
             return
         if attempt is not None:
             attempt.tenure = item
+            self._anchored(task, item)
         self.keeping.takes(process, item)
+
+    def _anchored(self, task: Task, tenure: Tenure) -> None:
+        """O2: an earlier send of the create may be the one that was carried out, so trust is counted from the first."""
+        first = self.first_ms.get(tenure.value, self.world.now) + task.process.offset_ms
+        most = first + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms) - self.store.kind.early_ms
+        if tenure.trust_until_ms > most:
+            self.world.broken(
+                "O2",
+                f"{task.who} trusts {tenure.trust_until_ms - most} ms more than a lifetime from its first send",
+            )
 
     def _own_handed(self, task: Task, value: str) -> None:
         label, attempt = self.owner.get(value, (task.process.label, task.attempt))

@@ -5,7 +5,7 @@ One integer is one schedule; the same seed gives the same events, and so the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from claimant._model.policy import Plan
 from claimant.sim.attempt import Attempt
 from claimant.sim.body import body
 from claimant.sim.checks import MOST_AT_ONCE, Checks
-from claimant.sim.coverage import never_reached
+from claimant.sim.coverage import empty_cells, faults, never_reached
 from claimant.sim.database import GuardDatabase
 from claimant.sim.draw import FAULTY_MS, draw
 from claimant.sim.ledger import SimLedger
@@ -73,8 +73,51 @@ class Search:
 
     @property
     def never_reached(self) -> tuple[str, ...]:
-        """Branches that the search should have taken and did not."""
-        return never_reached(self.counters)
+        """Branches that the search should have taken and did not, and faults that it met at no step where they can be."""
+        return (*never_reached(self.counters), *empty_cells(self.counters))
+
+    @property
+    def passed(self) -> bool:
+        """No violation, and nothing that was never reached: a clean run that did not go everywhere proves nothing."""
+        return not self.failed and not self.never_reached
+
+    def __add__(self, other: Search) -> Search:
+        """Both together."""
+        counters = dict(self.counters)
+        for branch, times in other.counters.items():
+            counters[branch] = counters.get(branch, 0) + times
+        return Search(
+            self.schedules + other.schedules,
+            self.events + other.events,
+            self.virtual_ms + other.virtual_ms,
+            counters,
+            self.failed + other.failed,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able figures: what the track record is made of."""
+        count = self.counters.get
+        return {
+            "schedules": self.schedules,
+            "events": self.events,
+            "faults": faults(self.counters),
+            "virtual_hours": round(self.virtual_ms / 3_600_000, 1),
+            "starts": sum(times for name, times in self.counters.items() if name.startswith("outcome: ")),
+            "bodies": count("body starts", 0),
+            "two_holder_moments": sum(
+                times for name, times in self.counters.items() if name.startswith("two trusted")
+            ),
+            "duplicates_rejected": count("guard.duplicate", 0),
+            "runs_without_claim": count("run.unclaimed", 0),
+            "violations": [
+                {"seed": report.seed, "invariant": each.invariant, "at_ms": each.at_ms, "text": each.text}
+                for report in self.failed
+                for each in report.violations
+            ],
+            "never_reached": list(self.never_reached),
+            "passed": self.passed,
+            "counters": dict(sorted(self.counters.items())),
+        }
 
 
 def run(
@@ -83,20 +126,26 @@ def run(
     flows: Flows | None = None,
     schedule: Schedule | None = None,
     store: type[SimStore] = SimStore,
+    only: Collection[str] = (),
 ) -> Report:
-    """Run the schedule of `seed`, or `schedule`. `flows` and `store` are for planted bugs."""
-    return Simulation(draw(seed) if schedule is None else schedule, flows or Flows(), store).run()
+    """Run the schedule of `seed`, or `schedule`. `only`: these kinds of fault. `flows` and `store` are for planted bugs."""
+    return Simulation(draw(seed, only) if schedule is None else schedule, flows or Flows(), store).run()
 
 
 def search(
-    seeds: Iterable[int], *, flows: Flows | None = None, store: type[SimStore] = SimStore, stop_after: int = 1
+    seeds: Iterable[int],
+    *,
+    flows: Flows | None = None,
+    store: type[SimStore] = SimStore,
+    only: Collection[str] = (),
+    stop_after: int = 1,
 ) -> Search:
-    """Run the schedules of `seeds`, until `stop_after` of them have violated something."""
+    """Run the schedules of `seeds`, until `stop_after` of them have violated something. The rest is as in `run`."""
     counters: dict[str, int] = {}
     failed: list[Report] = []
     schedules = events = virtual = 0
     for seed in seeds:
-        report = run(seed, flows=flows, store=store)
+        report = run(seed, flows=flows, store=store, only=only)
         schedules += 1
         events += report.events
         virtual += report.virtual_ms
