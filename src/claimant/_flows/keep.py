@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TypeAlias
 
 from claimant._flows.breaker import PROBE_EVERY_MS, failed
-from claimant._model.durations import in_words, margin_ms
+from claimant._model.durations import LONGEST_LIFETIME_MS, in_words, margin_ms
 from claimant._model.events import Event, Level
 from claimant._model.holding import Cleanup, Probe, State, Tenure
 from claimant._model.ops import (
@@ -60,6 +60,8 @@ class Duties:
     heap: list[tuple[int, int, Duty]] = field(default_factory=list)
     seq: int = 0
     probing: Probe | None = None
+    shortest_ms: int = LONGEST_LIFETIME_MS
+    """The shortest lifetime that was ever handed over: while a renewal waits, another of that length may arrive."""
     held: dict[Tenure, None] = field(default_factory=dict)
     """What is being renewed: after a fault of its own, the keeper starts again from here."""
 
@@ -128,6 +130,7 @@ def _take(duties: Duties, duty: Duty, now: int) -> Flow[None]:
             return
         case Tenure():
             duties.held[duty] = None
+            duties.shortest_ms = min(duties.shortest_ms, duty.lifetime_ms)
             duties.push((yield from _next_renewal(duty, now)), duty)
         case Cleanup():
             duties.push(now, duty)
@@ -165,9 +168,11 @@ def _renew_due(duties: Duties, tenures: list[Tenure], now: int, deadline_ms: int
 
 def _renew_batch(duties: Duties, batch: list[Tenure], deadline_ms: int) -> Flow[None]:
     sent: int = yield Now()
-    # Over all that is held, not this batch alone: while this one waits, no other holder can be told anything.
+    # Over all that is held, not this batch alone: while this one waits, no other holder can be told anything. Nor can one that
+    # arrives meanwhile, whose whole lifetime may be shorter than this wait.
+    newcomer = max(deadline_ms, duties.shortest_ms // 3)
     until = sent + min(
-        [LONGEST_SEND_MS, *(_patience(tenure, sent) for tenure in duties.held if not tenure.ended)]
+        [LONGEST_SEND_MS, newcomer, *(_patience(tenure, sent) for tenure in duties.held if not tenure.ended)]
     )
     for tenure in batch:
         tenure.sent_ms = sent

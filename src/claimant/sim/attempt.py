@@ -53,4 +53,5 @@ class Attempt:
     uncounted: bool = False
     """Whether the guard told observers that it could not count this attempt's rejection."""
     cancelled: bool = False
+    over: bool = False
     told_to_stop: State | None = None

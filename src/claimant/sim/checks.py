@@ -77,6 +77,7 @@ class Checks:
                 if task.attempt is not None:
                     task.attempt.releasing = True
             case Renew(items):
+                task.process.busy_until_ms = request.until_ms - task.process.offset_ms
                 for item in items:
                     self._own(task, item.value, "renews")
                 self._still_to_be_renewed(task.process, {item.value for item in items})

@@ -117,6 +117,12 @@ SOMETIMES = (
     "two trusted, after: failover",
     "two trusted, after: two primaries",
     "failover",
+    "ledger failover: rows lost",
+    "guard failover: rows lost",
+    "guard failover: what was done is gone",
+    "broker: delivered again",
+    "broker: delivered again while it runs",
+    "broker: acknowledgement lost",
     "failover: behind",
     "granted by the old primary",
     "ledger.absent",
@@ -187,7 +193,11 @@ def empty_cells(counters: Mapping[str, int]) -> tuple[str, ...]:
 def faults(counters: Mapping[str, int]) -> int:
     """How many faults there were."""
     struck = sum(counters.get(name, 0) for name in cells())
-    return struck + sum(times for name, times in counters.items() if name.startswith(("harm: ", "failover")))
+    return struck + sum(
+        times
+        for name, times in counters.items()
+        if name.startswith(("harm: ", "failover", "ledger failover", "guard failover", "broker: "))
+    )
 
 
 def table(counters: Mapping[str, int]) -> list[str]:

@@ -90,6 +90,15 @@ class GuardDatabase:
         self.connections: dict[int, Connection] = {}
         self.waiters: list[tuple[Connection, Task, int, Execute]] = []
         self.transactions = 0
+        self.forgot = False
+        """Whether it has failed over to a copy that was behind."""
+        self._copy: tuple[
+            dict[bytes, tuple[bytes, str]], dict[bytes, list[int]], set[tuple[bytes, str, str]]
+        ] = (
+            {},
+            {},
+            set(),
+        )
 
     # -- from the process ----------------------------------------------------------------------------------------
 
@@ -148,6 +157,23 @@ class GuardDatabase:
             self.carry_out(connection, last)
         self._undo(connection)
         connection.broken = True
+
+    def keep_copy(self) -> None:
+        """What a copy has that is behind from now on."""
+        effects = {key: list(attempts) for key, attempts in self.effects.items()}
+        self._copy = (dict(self.rows), effects, set(self.rejected))
+
+    def fail_over(self) -> None:
+        """The copy takes over; every connection breaks."""
+        world = self.world
+        world.count("guard failover")
+        world.note("guard", "fails over")
+        lost = len(self.rows) != len(self._copy[0])
+        self.forgot = self.forgot or lost or self.rejected != self._copy[2]
+        world.count("guard failover: rows lost", int(lost))
+        self.rows, self.effects, self.rejected = self._copy
+        for connection in list(self.connections.values()):
+            self._break(connection, None)
 
     def died(self, attempts: list[int]) -> None:
         """A process died: its connections drop, after what they had sent has arrived."""

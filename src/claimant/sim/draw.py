@@ -18,6 +18,7 @@ from claimant.sim.schedule import (
     DEMOTED_MS,
     Blow,
     Failover,
+    Forgetting,
     Harm,
     Host,
     Interruption,
@@ -33,7 +34,18 @@ LIFETIMES_MS = (600, 600, 900, 1_500, 3_000)
 WHOLE_SECONDS_MS = (3_000, 3_000, 4_000)
 """For servers that count whole seconds, and may be one short."""
 EVERY_MS = 120_000
-FAULTS = ("network", "windows", "ledger", "guard", "harm", "failover", "strokes", "cancels")
+FAULTS = (
+    "network",
+    "windows",
+    "ledger",
+    "guard",
+    "harm",
+    "failover",
+    "strokes",
+    "cancels",
+    "broker",
+    "forgetting",
+)
 """The kinds of fault that a schedule has or has not."""
 FAULTY_MS = 4_500
 """Faults happen within so much time; the calm follows."""
@@ -78,6 +90,9 @@ def draw(seed: int, only: Collection[str] = ()) -> Schedule:
         ledger_loss=rng.choice((0.05, 0.2)) if "ledger" in faults else 0.0,
         dialect=rng.choice(tuple(Dialect)),
         guard_loss=rng.choice((0.05, 0.2)) if "guard" in faults else 0.0,
+        ack_loss=0.3 if "broker" in faults else 0.0,
+        ledger_failover=_forgetting(rng) if "forgetting" in faults else None,
+        guard_failover=_forgetting(rng) if "forgetting" in faults else None,
         cancels=rng.choice((0.02, 0.1)) if "cancels" in faults else 0.0,
     )
 
@@ -128,6 +143,7 @@ def _job(rng: Random, number: int, processes: int, lifetimes: tuple[int, ...]) -
         joined=guarded and rng.random() < 0.3,
         hang=0.3 if hangs else 0.0,
         hang_ms=rng.choice((900, 2_500)),
+        visibility_ms=None if slots or rng.random() < 0.4 else rng.choice((400, 1_500, 4_000)),
     )
 
 
@@ -155,6 +171,12 @@ def _failovers(rng: Random, processes: int) -> tuple[dict[str, Any], tuple[Failo
     stale = tuple(number for number in range(processes) if rng.random() < 0.5) if rng.random() < 0.5 else ()
     stale_ms = min(rng.choice((500, 1_500, 4_000)), FAULTY_MS - DEMOTED_MS - at_ms) if stale else 0
     return behind, (Failover(at_ms, stale, stale_ms),)
+
+
+def _forgetting(rng: Random) -> Forgetting | None:
+    if rng.random() < 0.4:
+        return None
+    return Forgetting(rng.randrange(200, FAULTY_MS * 3 // 4), rng.choice((20, 300, 1_500)))
 
 
 def _blows(rng: Random) -> tuple[Blow, ...]:

@@ -29,6 +29,9 @@ class Keeping:
         process.tenures.append(tenure)
         process.known[id(tenure)] = (tenure.state.value, tenure.value)
         process.limits[id(tenure)] = (tenure.end_ms, tenure.stall_after_ms)
+        if tenure.lifetime_ms < process.shortest_ms:
+            process.shortest_ms = tenure.lifetime_ms
+            process.excused[id(tenure)] = process.busy_until_ms
         self.holders.setdefault(tenure.key, []).append((process, process.life, tenure))
         self.trust(process)
 
@@ -56,7 +59,10 @@ class Keeping:
                     world.broken(
                         "P6", f"{tenure.name} is told absent {over - world.now} ms before its window ends"
                     )
-                elif world.now > ends + DEADLINE_MS and process.thawed_ms < over:
+                elif (
+                    world.now > max(ends, process.excused.get(id(tenure), 0)) + DEADLINE_MS
+                    and process.thawed_ms < over
+                ):
                     world.broken(
                         "P6", f"{tenure.name} is told absent {world.now - ends} ms after its lifetime ended"
                     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from claimant._model.errors import LedgerAbsent
@@ -60,10 +60,28 @@ class SimLedger:
         self.runs: dict[str, RunRow] = {}
         self.slots: dict[tuple[str, str, str], SlotRow] = {}
         self.streaks: dict[tuple[str, str], int] = {}
+        self.forgot = False
+        """Whether it has failed over to a copy that was behind."""
+        self._copy: tuple[dict[str, RunRow], dict[tuple[str, str, str], SlotRow]] = ({}, {})
 
     def epoch(self) -> int:
         """The ledger's clock."""
         return EPOCH_MS + self.schedule.phase_ms + self.world.now
+
+    def keep_copy(self) -> None:
+        """What a copy has that is behind from now on."""
+        self._copy = (
+            {run_id: replace(row) for run_id, row in self.runs.items()},
+            {key: replace(row) for key, row in self.slots.items()},
+        )
+
+    def fail_over(self) -> None:
+        """The copy takes over."""
+        self.world.count("ledger failover")
+        self.world.note("ledger", "fails over")
+        self.forgot = self.forgot or self._copy != (self.runs, self.slots)
+        self.world.count("ledger failover: rows lost", int(self._copy != (self.runs, self.slots)))
+        self.runs, self.slots = self._copy
 
     def slot(self, job: str, key: str, slot: str) -> SlotRow:
         """One slot's row."""
@@ -117,8 +135,9 @@ class SimLedger:
                 self.streaks[(job, key)] = self.streaks.get((job, key), 0) + 1
                 return self.streaks[(job, key)]
             case CloseSlot(run_id):
-                row = self.runs[run_id]
-                self._close(row, None)
+                row = self.runs.get(run_id)
+                if row is not None:
+                    self._close(row, None)
                 return None
         raise TypeError(f"no ledger request: {request!r}")
 

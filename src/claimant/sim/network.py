@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from claimant._model.ops import Create, Renew, Repair, StoreAbsent, StoreRequest, StoreUnknown
+from claimant._model.ops import Create, Renew, Renewed, Repair, StoreAbsent, StoreRequest, StoreUnknown
 from claimant.sim.schedule import LATEST_MS, Mode, Schedule, Window
 from claimant.sim.store import SimStore
 from claimant.sim.world import World
@@ -158,6 +158,10 @@ class Network:
         reply = store.carry_out(request)
         if isinstance(request, Renew):
             self.checks.renewed(task, request, held, reply)
+            for item, each in zip(request.items, reply, strict=True):
+                if answer is not None and isinstance(each, Renewed):
+                    # Whatever was lost before: from here on the holder has what it believes to have.
+                    store.took.pop(item.value, None)
         world.note(task.who, "lands", request)
         self.checks.landed(task, request, before, reply, awaited=answer is not None)
         if answer is not None:

@@ -15,6 +15,7 @@ from claimant.sim.world import World
 
 if TYPE_CHECKING:
     from claimant.sim.attempt import Attempt
+    from claimant.sim.broker import Broker
     from claimant.sim.database import GuardDatabase
     from claimant.sim.ledger import SimLedger
     from claimant.sim.process import Task
@@ -33,6 +34,7 @@ class Outcomes:
         self.bodies: dict[tuple[str, str], int] = {}
         self.booms: dict[tuple[str, str], int] = {}
         self.answers: list[tuple[Attempt, AnswerKind]] = []
+        self.broker: Broker | None = None
 
     def body_starts(self, attempt: Attempt) -> None:
         """The user's code is about to run."""
@@ -42,7 +44,7 @@ class Outcomes:
             return
         key = (job.name, attempt.slot)
         self.bodies[key] = self.bodies.get(key, 0) + 1
-        if job.at_most_once and self.bodies[key] > 1:
+        if job.at_most_once and self.bodies[key] > 1 and not self.ledger.forgot:
             world.broken(
                 "R17", f"a{attempt.number}: the {self.bodies[key]}th body of {key}, delivered at most once"
             )
@@ -76,6 +78,18 @@ class Outcomes:
         owner: dict[str, tuple[str, Attempt | None]],
     ) -> None:
         """A start came to its outcome, or its body raised."""
+        self._ended(task, attempt, result, error, owner)
+        if self.broker is not None:
+            self.broker.ended(attempt, result, self)
+
+    def _ended(
+        self,
+        task: Task,
+        attempt: Attempt,
+        result: Any,
+        error: BaseException | None,
+        owner: dict[str, tuple[str, Attempt | None]],
+    ) -> None:
         world, job = self.world, attempt.job
         if error is not None:
             if error is attempt.boom:
@@ -139,6 +153,8 @@ class Outcomes:
     def _not_done(self, attempt: Attempt, result: Outcome[Any]) -> str:
         job = attempt.job
         row = self.ledger.slots.get((job.name, job.key, result.slot or ""))
+        if self.ledger.forgot:
+            return ""
         if row is None:
             return "and the ledger knows no such slot"
         if result.completed:
@@ -181,7 +197,8 @@ class Outcomes:
                 world.broken(
                     "S3", f"a guard row says that {self._called(operation)} took effect, and it did not"
                 )
-        self._counted(guard)
+        if not guard.forgot:
+            self._counted(guard)
         for job in self.schedule.jobs:
             if not job.at_most_once:
                 self._came_to_its_end(guard, job.name, slots)
@@ -215,8 +232,13 @@ class Outcomes:
             world.broken("L1", f"{name} never came to its end although all was calm")
             return
         effect = identify(name, {"key": job.key or "none", "slot": slots.get(name, "no slot")}).key
+        gone = job.guarded and effect not in guard.effects
+        if gone and guard.forgot:
+            # The named condition: a database that forgets what it committed forgets effect and guard row together.
+            world.count("guard failover: what was done is gone")
+            return
         if job.every_ms is None:
-            if job.guarded and effect not in guard.effects:
+            if gone:
                 world.broken("L1", f"{name} ran and its effect never took effect")
             return
         row = self.ledger.slots.get((name, job.key, slots[name]))
@@ -229,5 +251,5 @@ class Outcomes:
                     "L1", f"{name}: {slots[name]} is given up after {booms} failure(s) of the body: zero runs"
                 )
             world.count("slot given up")
-        elif job.guarded and effect not in guard.effects:
+        elif gone:
             world.broken("L1", f"{name}: {slots[name]} is done and its effect never took effect")

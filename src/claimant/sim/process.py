@@ -240,6 +240,10 @@ class Process:
         self.gone: dict[str, str] = {}
         self.gone_before: set[str] = set()
         self.refused_by = ""
+        self.shortest_ms = NEVER
+        self.busy_until_ms = 0
+        self.excused: dict[int, int] = {}
+        """Tenures of a shorter lifetime than any before, handed over while the keeper waited for an answer: until when it did."""
         self.paid = 0
         self.stopping = False
 

@@ -73,6 +73,14 @@ class Failover:
     stale_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """A database fails over to a copy that is behind: what was committed in the `lost_ms` before is gone."""
+
+    at_ms: int
+    lost_ms: int
+
+
 class Harm(StrEnum):
     """What happens to the store's keys at one instant."""
 
@@ -170,6 +178,8 @@ class SimJob:
     boom: float = 0.0
     hang: float = 0.0
     hang_ms: int = 0
+    visibility_ms: int | None = None
+    """A broker brings this job's messages, and brings one again that was not acknowledged within so much time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,5 +216,9 @@ class Schedule:
     """The guard's database."""
     guard_loss: float = 0.0
     """How likely the connection to it breaks under a request, before or after that was carried out."""
+    ack_loss: float = 0.0
+    """How likely the acknowledgement of a message is lost."""
+    ledger_failover: Forgetting | None = None
+    guard_failover: Forgetting | None = None
     cancels: float = 0.0
     """How likely a waiting main flow is cancelled."""

@@ -17,6 +17,7 @@ from claimant._model.names import lease_key
 from claimant._model.policy import Plan
 from claimant.sim.attempt import Attempt
 from claimant.sim.body import body
+from claimant.sim.broker import Broker
 from claimant.sim.checks import MOST_AT_ONCE, Checks
 from claimant.sim.coverage import empty_cells, faults, never_reached
 from claimant.sim.database import GuardDatabase
@@ -176,6 +177,8 @@ class Simulation:
         self.keys = {
             job.name: lease_key("sim", job.name, (job.key,) if job.key else ()) for job in schedule.jobs
         }
+        self.broker = Broker(world, schedule, self.guard, self._deliver)
+        self.checks.outcomes.broker = self.broker
         self.attempts = 0
         self.triggered: dict[str, int] = {}
 
@@ -190,6 +193,13 @@ class Simulation:
             if blow.age_ms:
                 world.at(max(0, blow.at_ms - blow.age_ms), self.store.keep_snapshot)
             world.at(blow.at_ms, self.store.suffer, blow, tuple(self.keys.values()))
+        for forgetting, forgetful in (
+            (self.schedule.ledger_failover, self.ledger),
+            (self.schedule.guard_failover, self.guard),
+        ):
+            if forgetting is not None:
+                world.at(max(0, forgetting.at_ms - forgetting.lost_ms), forgetful.keep_copy)
+                world.at(forgetting.at_ms, forgetful.fail_over)
         for failover in self.schedule.failovers:
             world.at(failover.at_ms, self.store.fail_over, failover)
         world.at(self.schedule.calm_ms, self.store.tidy_foreign)
@@ -220,12 +230,16 @@ class Simulation:
         self._start(job, world.below(len(self.processes)))
         world.at(world.now + job.again_ms, self._trigger, job)
 
+    def _deliver(self, job: SimJob) -> None:
+        self._start(job, self.world.below(len(self.processes)))
+
     def _more_to_come(self, job: SimJob) -> bool:
         """Whether a slot is still to begin or to be done although an earlier one was, or a key needs somebody to mend it."""
         entry = self.store.live(self.keys[job.name])
         if entry is not None and self.store.is_broken(entry, SLACK_MS):
             return True
-        if (self.schedule.blows or self.schedule.failovers) and self.world.now < self.schedule.calm_ms:
+        troubled = self.schedule.blows or self.schedule.failovers or self.schedule.ledger_failover
+        if troubled and self.world.now < self.schedule.calm_ms:
             return True
         if job.every_ms is None:
             return False
@@ -271,6 +285,7 @@ class Simulation:
         def work(journal: Journal) -> Any:
             return body(attempt, journal)
 
+        self.broker.delivered(attempt)
         self.world.note(f"{process.label}/a{attempt.number}", "starts", job.name)
         process.start(attempt, self.site.flows.run(plan, work, encode=_encode, decode=_decode))
 

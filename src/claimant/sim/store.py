@@ -132,7 +132,6 @@ class SimStore:
         if entry is None or entry.value != value:
             return NotOurs()
         entry.expires_ms = self.deadline_ms(lifetime_ms)
-        self.took.pop(value, None)
         return Renewed()
 
     def release(self, key: str, value: str) -> Any:

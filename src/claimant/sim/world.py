@@ -50,9 +50,9 @@ class World:
         """Write one line of the trace: who does or learns what, and the request or reply it is about."""
         self.trace.append((self.now, who, what, about))
 
-    def count(self, branch: str) -> None:
+    def count(self, branch: str, times: int = 1) -> None:
         """One more visit to a branch."""
-        self.counters[branch] += 1
+        self.counters[branch] += times
 
     def broken(self, invariant: str, text: str) -> None:
         """An invariant did not hold."""
