@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test bench lint test-all clean redis-server
+.PHONY: help demo test simulate bench lint test-all clean redis-server
 SHELL := /bin/sh
 
 # What to pass on: make test ARGS="-k breaker", make demo ARGS="--store redis://… --ledger postgresql://…".
@@ -41,6 +41,10 @@ demo: $(DEMO)/installed$(if $(strip $(ARGS)),-all)  ## two workers, a paused hol
 test: $(DEV)/installed redis-server  ## the whole suite on real servers (ARGS="-k name" and the like)
 	@echo "test: running the suite"
 	@$(DEV)/bin/python $(PYTEST) $(ARGS)
+
+simulate: $(DEV)/installed  ## search seeded schedules of faults (ARGS="--schedules 200000 --report")
+	@echo "simulate: the shipped decisions in virtual time"
+	@$(DEV)/bin/claimant simulate $(ARGS)
 
 bench: $(DEV)/installed $(PEERS)/installed  ## the speed table, beside peers and the floor (ARGS="--json FILE --rounds 60")
 	@echo "bench: starting servers of its own and measuring, a few minutes; leave the machine alone meanwhile"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     "only",
     multiple=True,
     metavar="KIND",
-    help="Exactly this kind of fault, which may be given again: network, windows, ledger, guard, harm, failover, "
-    "strokes, cancels. [default: each seed chooses]",
+    help="Exactly this kind of fault, which may be given again: network, windows, ledger, guard, harm, failover, strokes, "
+    "cancels, broker, forgetting. [default: each seed chooses]",
 )
 @click.option("--processes", type=click.IntRange(min=1), default=None, help="[default: one for each core]")
 @click.option("--report", is_flag=True, help="Also print how often each fault met each step.")
