@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from claimant._flows.breaker import Breaker, after
-from claimant._flows.keep import Duties, keep
 from claimant._flows.once import once
 from claimant._flows.run import run
 from claimant._model.durations import margin_ms
 from claimant._model.guarding import BeginOwned, Close, Commit, Effect, Execute, Open, Statement
-from claimant._model.holding import Cleanup, Probe, State, Tenure
+from claimant._model.holding import Cleanup, Tenure
 from claimant._model.ops import (
     Create,
     Gate,
-    Granted,
     Hand,
     Held,
     HostEpoch,
-    Inbox,
     NewToken,
-    NotOurs,
     Now,
     Release,
     Released,
-    Renew,
     Renewed,
     Repair,
     StoreAbsent,
     StoreUnknown,
-    Tell,
 )
 from claimant._model.outcome import Answer, AnswerKind
 from claimant._model.record import replaced
 from claimant._model.records import Began, Begin, Finish, LedgerNow, SlotClosed, SlotState
 from claimant.sim import Flows
-from claimant.sim.store import Entry, SimStore
-
-
-def rewired(flow: Any, edit: Callable[[Any], Any]) -> Any:
-    """Drive `flow`; each request goes through `edit`, a generator that carries it out, or something else instead."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            request = flow.send(value) if error is None else flow.throw(error)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            value, error = (yield from edit(request)), None
-        except GeneratorExit:
-            flow.close()
-            raise
-        except BaseException as raised:
-            value, error = None, raised
-
+from claimant.sim.store import SimStore
+from tests.sim.broken_keepers import (
+    absent_is_lost,
+    deadline_moves_before_the_renewal,
+    hangs_are_renewed,
+    kept,
+    loss_is_not_told,
+    loss_is_overlooked,
+    probe_is_lost,
+    renewal_creates,
+    renewal_has_no_end,
+    renewal_is_trusted_from_its_reply,
+)
+from tests.sim.broken_stores import (
+    DeniesItself,
+    ForgetsTheLifetime,
+    OutOfMemory,
+    ReadsThenWrites,
+    ReleasesWithoutLooking,
+    RenewalCreates,
+)
+from tests.sim.rewiring import rewired
 
 # -- the claim ---------------------------------------------------------------------------------------------------
 
@@ -247,143 +242,6 @@ def slot_from_the_hosts_clock(plan, body, **how):
     return rewired(run(plan, body, **how), edit)
 
 
-# -- the keeper --------------------------------------------------------------------------------------------------
-
-
-def kept(edit_of: Callable[[], Callable[[Any], Any]]) -> Callable[[int, Duties], Any]:
-    return lambda deadline_ms, duties: rewired(keep(deadline_ms, duties), edit_of())
-
-
-def renewal_creates():
-    def edit(request):
-        reply = yield request
-        if not isinstance(request, Renew):
-            return reply
-        mended = []
-        for item, each in zip(request.items, reply, strict=True):
-            found = each
-            if isinstance(each, NotOurs):
-                made = yield Create(item.key, item.value, item.lifetime_ms, request.until_ms)
-                found = Renewed() if isinstance(made, Granted) else each
-            mended.append(found)
-        return tuple(mended)
-
-    return edit
-
-
-def renewal_is_trusted_from_its_reply():
-    """After each batch, what was renewed is trusted for a lifetime from the answer instead of from the sending."""
-    held: list[Tenure] = []
-    renewed: list[Tenure] = []
-    answered = [0]
-
-    def edit(request):
-        if renewed and isinstance(request, Inbox):
-            for tenure in renewed:
-                late = answered[0] + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms)
-                tenure.trust_until_ms = max(tenure.trust_until_ms, late)
-            renewed.clear()
-        reply = yield request
-        if isinstance(request, Inbox):
-            held.extend(duty for duty in reply or () if isinstance(duty, Tenure))
-        elif isinstance(request, Renew):
-            answered[0] = yield Now()
-            values = {
-                item.value
-                for item, each in zip(request.items, reply, strict=True)
-                if isinstance(each, Renewed)
-            }
-            renewed.extend(tenure for tenure in held if tenure.value in values)
-        return reply
-
-    return edit
-
-
-def deadline_moves_before_the_renewal():
-    """The trust window is moved when the renewal is sent, and not when it has been answered."""
-    held: list[Tenure] = []
-
-    def edit(request):
-        if isinstance(request, Renew):
-            sent = yield Now()
-            values = {item.value for item in request.items}
-            for tenure in held:
-                if tenure.value in values:
-                    tenure.trust_until_ms = sent + tenure.lifetime_ms - margin_ms(tenure.lifetime_ms)
-        reply = yield request
-        if isinstance(request, Inbox):
-            held.extend(duty for duty in reply or () if isinstance(duty, Tenure))
-        return reply
-
-    return edit
-
-
-def absent_is_lost():
-    def edit(request):
-        reply = yield request
-        if isinstance(request, Renew):
-            return tuple(
-                NotOurs() if isinstance(each, StoreUnknown | StoreAbsent) else each for each in reply
-            )
-        return reply
-
-    return edit
-
-
-def loss_is_not_told():
-    def edit(request):
-        if isinstance(request, Tell) and request.tenure.state is State.LOST:
-            return (yield Now())
-        return (yield request)
-
-    return edit
-
-
-def loss_is_overlooked():
-    def edit(request):
-        reply = yield request
-        if isinstance(request, Renew):
-            return tuple(StoreUnknown("?") if isinstance(each, NotOurs) else each for each in reply)
-        return reply
-
-    return edit
-
-
-def hangs_are_renewed():
-    def edit(request):
-        reply = yield request
-        if isinstance(request, Inbox):
-            for duty in reply or ():
-                if isinstance(duty, Tenure):
-                    duty.stall_after_ms = (
-                        None if duty.stall_after_ms is None else duty.stall_after_ms + 60_000
-                    )
-        return reply
-
-    return edit
-
-
-def renewal_has_no_end():
-    def edit(request):
-        reply = yield request
-        if isinstance(request, Inbox):
-            for duty in reply or ():
-                if isinstance(duty, Tenure):
-                    duty.end_ms += 3_600_000
-        return reply
-
-    return edit
-
-
-def probe_is_lost():
-    def edit(request):
-        if isinstance(request, Hand) and isinstance(request.item, Probe):
-            return (yield Now())
-        return (yield request)
-
-    return edit
-
-
 # -- the breaker, the guard, the store ---------------------------------------------------------------------------
 
 
@@ -470,52 +328,6 @@ def counted_outside_the_transaction(plan):
     return answer
 
 
-class OutOfMemory(SimStore):
-    """A full server answers a create with an error before it looks whether the key is held."""
-
-    def create(self, key: str, value: str, lifetime_ms: int) -> Any:
-        if self.live(key) is not None and self.world.chance() < 0.2:
-            return StoreAbsent("OOM command not allowed")
-        return super().create(key, value, lifetime_ms)
-
-
-class ReleasesWithoutLooking(SimStore):
-    def release(self, key: str, value: str) -> Any:
-        return Released() if self.entries.pop(key, None) else NotOurs()
-
-
-class ForgetsTheLifetime(SimStore):
-    def create(self, key: str, value: str, lifetime_ms: int) -> Any:
-        reply = super().create(key, value, lifetime_ms)
-        if isinstance(reply, Granted):
-            self.entries[key].expires_ms = None
-        return reply
-
-
-class ReadsThenWrites(SimStore):
-    def create(self, key: str, value: str, lifetime_ms: int) -> Any:
-        entry = self.live(key)
-        fresh = entry is not None and (entry.expires_ms or 0) - self.world.now > lifetime_ms * 9 // 10
-        if entry is not None and fresh and entry.value != value:
-            # The other's write landed between our read and our write.
-            self.entries[key] = Entry(value, self.world.now + lifetime_ms)
-            return Granted()
-        return super().create(key, value, lifetime_ms)
-
-
-class DeniesItself(SimStore):
-    def create(self, key: str, value: str, lifetime_ms: int) -> Any:
-        entry = self.live(key)
-        return super().create(key, value, lifetime_ms) if entry is None else self._held(entry)
-
-
-class RenewalCreates(SimStore):
-    def renew(self, key: str, value: str, lifetime_ms: int) -> Any:
-        if self.live(key) is None:
-            self.entries[key] = Entry(value, self.world.now + lifetime_ms)
-        return super().renew(key, value, lifetime_ms)
-
-
 SHIPPED = Flows()
 
 
@@ -529,7 +341,7 @@ class Mutant:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "token per worker": Mutant({"O1"}, Flows(run=token_per_worker)),
+    "token per worker": Mutant({"O1", "O2"}, Flows(run=token_per_worker)),
     "trust from the reply": Mutant({"O2"}, Flows(run=trust_from_the_reply)),
     "renewal trusted from its reply": Mutant({"O2"}, Flows(keep=kept(renewal_is_trusted_from_its_reply))),
     "trust from the re-send": Mutant({"O2"}, Flows(run=trust_from_the_resend)),
@@ -542,7 +354,7 @@ MUTANTS: dict[str, Mutant] = {
     "counted outside the transaction": Mutant({"A1"}, Flows(guard=counted_outside_the_transaction)),
     "out of memory is absent": Mutant({"F1"}, store=OutOfMemory),
     "unknown is held": Mutant({"P5", "C02"}, Flows(run=unknown_is_held)),
-    "forgets its own doubt": Mutant({"P5"}, Flows(run=forgets_its_own_doubt)),
+    "forgets its own doubt": Mutant({"P5", "L3", "C02"}, Flows(run=forgets_its_own_doubt)),
     "replaces instead of repairing": Mutant({"O1", "L3"}, Flows(run=replaces_instead_of_repairing)),
     "never repairs": Mutant({"L3"}, Flows(run=never_repairs)),
     "cancelled claim is forgotten": Mutant({"C02"}, Flows(run=cancelled_claim_is_forgotten)),
@@ -564,7 +376,7 @@ MUTANTS: dict[str, Mutant] = {
     "no guard": Mutant({"S1", "S3"}, Flows(guard=no_guard)),
     "guard after effect": Mutant({"S1", "S3"}, Flows(guard=guard_after_effect)),
     "duplicates are not counted": Mutant({"A1"}, Flows(guard=duplicates_are_not_counted)),
-    "commit in doubt is success": Mutant({"S3", "A1", "L1"}, Flows(guard=commit_in_doubt_is_success)),
+    "commit in doubt is success": Mutant({"S3", "A1", "L1", "B1"}, Flows(guard=commit_in_doubt_is_success)),
     "store releases without looking": Mutant({"O1", "O2"}, store=ReleasesWithoutLooking),
     "store forgets the lifetime": Mutant({"L3", "L2"}, store=ForgetsTheLifetime),
     "store reads, then writes": Mutant({"O2"}, store=ReadsThenWrites),

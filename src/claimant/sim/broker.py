@@ -31,13 +31,17 @@ class Broker:
         self.guard = guard
         self.deliver = deliver
         self.acked: set[int] = set()
+        self.out: set[str] = set()
+        """Jobs whose message is with a worker; what else starts them is a second message, which is not watched."""
 
     def delivered(self, attempt: Attempt) -> None:
         """A worker has a message. It is delivered again if that worker has not acknowledged it in time."""
-        if attempt.job.visibility_ms is not None:
+        if attempt.job.visibility_ms is not None and attempt.job.name not in self.out:
+            self.out.add(attempt.job.name)
             self.world.at(self.world.now + attempt.job.visibility_ms, self._overdue, attempt)
 
     def _overdue(self, attempt: Attempt) -> None:
+        self.out.discard(attempt.job.name)
         if attempt.number in self.acked:
             return
         self.acked.add(attempt.number)  # this delivery is over, whatever its worker still does

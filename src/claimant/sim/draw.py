@@ -143,7 +143,7 @@ def _job(rng: Random, number: int, processes: int, lifetimes: tuple[int, ...]) -
         joined=guarded and rng.random() < 0.3,
         hang=0.3 if hangs else 0.0,
         hang_ms=rng.choice((900, 2_500)),
-        visibility_ms=None if slots or rng.random() < 0.4 else rng.choice((400, 1_500, 4_000)),
+        visibility_ms=None if slots or rng.random() < 0.4 else rng.choice((600, 1_500, 4_000)),
     )
 
 

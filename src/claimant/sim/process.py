@@ -175,7 +175,7 @@ class Task:
                 return
             error = None
             process.steps += 1
-            if process.steps >= process.strike_at:
+            if process.steps >= process.strike_at and process.aimed in ("", request.__class__.__name__):
                 stroke = process.stroke(self, request)
                 if stroke is Stroke.CANCEL:
                     HANDLERS[type(request)](self, request)
@@ -223,6 +223,8 @@ class Process:
         strokes = [each for each in site.schedule.interruptions if each.process == number]
         self.strokes = sorted(strokes, key=lambda each: -each.step)
         self.strike_at = self.strokes[-1].step if self.strokes else NEVER
+        self.aimed = self.strokes[-1].request if self.strokes else ""
+        """What the next stroke aims at; "" is anything."""
         self.deferred: list[Callable[[], None]] = []
         self._begin()
 
@@ -324,11 +326,12 @@ class Process:
             Stroke.CANCEL: task.attempt is None or not request.waits,
             Stroke.FAULT: task.attempt is not None or not isinstance(request, StoreRequest),
         }
-        if misses.get(due.stroke) or due.request not in ("", type(request).__name__):
+        if misses.get(due.stroke):
             self.strike_at = self.steps + 1
             return None
         self.strokes.pop()
         self.strike_at = max(self.steps + 1, self.strokes[-1].step) if self.strokes else NEVER
+        self.aimed = self.strokes[-1].request if self.strokes else ""
         name = type(request).__name__
         if due.stroke is not Stroke.CANCEL:
             self.world.count(f"{due.stroke.value} at {name}")
