@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -17,6 +18,8 @@ from claimant._drive import clock
 from claimant.cli.child import KILLED_S, Child, Signals, signal_name
 
 LONGEST_GRACE_S = 5.0
+DYING_MS = 200
+"""How long the others of a command have to end after a signal that went to all of them, before they count as left behind."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
@@ -166,6 +169,10 @@ class Supervisor:
             )
 
     def _left_behind(self, child: Child) -> None:
+        # What was told to end as well needs a moment for it, and is not left behind meanwhile.
+        until_ms = clock.now_ms() + (DYING_MS if child.forwarded else 0)
+        while child.left() and clock.now_ms() < until_ms:
+            time.sleep(0.01)
         if child.left():
             self._say(
                 "the command has ended, and processes that it started have not: they are stopped, because the claim covers "
