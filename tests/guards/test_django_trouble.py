@@ -409,6 +409,7 @@ def test_alias_in_memory_at_last_is_refused_before_the_effect(tmp_path: Path) ->
         with pytest.raises(Refused, match="CLM041"):
             attempt(guard, conn, charge)
         assert conn.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+        conn.connection.close()  # Django itself never closes a database in memory
 
 
 def test_tables_and_rejections_by_alias(make_database: Callable[[], str]) -> None:
