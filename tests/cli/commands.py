@@ -27,6 +27,19 @@ def environ(**variables: str) -> dict[str, str]:
     return kept | marks | variables
 
 
+def ended(line: Sequence[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command line, to its end."""
+    return subprocess.run(
+        line,
+        cwd=folder,
+        env=environ(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 class Started:
     """One `claimant run` at work. `folder` is where its command leaves marks."""
 

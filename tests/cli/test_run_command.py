@@ -17,7 +17,7 @@ import pytest
 
 from claimant import Claimant
 from claimant.testing.faults import held_by_another
-from tests.cli.commands import Started, environ, words
+from tests.cli.commands import Started, ended, environ, words
 from tests.cli.monitor import Monitor
 from tests.support.servers import wait
 
@@ -42,15 +42,7 @@ def run(places: list[str], tmp_path: Path) -> Run:
     """`claimant run NAME OPTIONS -- COMMAND`, to its end."""
 
     def start(*options: str, command: tuple[str, ...] = ("true",), **variables: str) -> Any:
-        return subprocess.run(
-            words("rebuild", *places, *options, command=command),
-            cwd=tmp_path,
-            env=environ(**variables),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ended(words("rebuild", *places, *options, command=command), tmp_path, **variables)
 
     return start
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from claimant import Claimant
-from tests.cli.commands import Started, alive, environ, gone, words
+from tests.cli.commands import Started, alive, ended, gone, words
 from tests.support.servers import wait
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and subreapers are Linux's")
@@ -185,15 +184,7 @@ main(sys.argv[1:])
 def test_what_cannot_be_killed_is_not_waited_for_for_ever(rebuild: list[str], tmp_path: Path) -> None:
     """After KILL there is a limit, and a line with what is still there."""
     line = words(*rebuild, *SHORT, "--max-run", "1s", command=("sleep", "60"))
-    said = subprocess.run(
-        [sys.executable, "-c", _HELD, *line[3:]],
-        cwd=tmp_path,
-        env=environ(),
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    said = ended([sys.executable, "-c", _HELD, *line[3:]], tmp_path)
     assert said.returncode == 124
     assert "killed, and still there" in said.stderr
     assert "4000000" in said.stderr

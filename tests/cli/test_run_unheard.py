@@ -13,7 +13,7 @@ import pytest
 
 from claimant import Claimant
 from claimant.testing.faults import held_by_another
-from tests.cli.commands import environ, words
+from tests.cli.commands import ended, environ, words
 
 Unheard = Callable[..., subprocess.CompletedProcess[str]]
 FULL = pytest.param(
@@ -34,15 +34,7 @@ def unheard(places: list[str], tmp_path: Path) -> Unheard:
 
     def start(how: str, *options: str, command: tuple[str, ...]) -> Any:
         line = words("rebuild", *places, *options, command=command)
-        return subprocess.run(
-            ["sh", "-c", f'exec "$@" {how}', "sh", *line],
-            cwd=tmp_path,
-            env=environ(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ended(["sh", "-c", f'exec "$@" {how}', "sh", *line], tmp_path)
 
     return start
 

@@ -18,7 +18,7 @@ from claimant.cli.hiding import place_shown
 from claimant.cli.ping import ping
 from claimant.cli.starting import in_options
 from claimant.testing.faults import held_by_another
-from tests.cli.commands import CLAIMANT, environ, words
+from tests.cli.commands import CLAIMANT, ended, words
 from tests.cli.monitor import Monitor
 
 Said = Callable[..., subprocess.CompletedProcess[str]]
@@ -35,15 +35,7 @@ def said(tmp_path: Path) -> Said:
     """A command line, to its end."""
 
     def start(line: list[str], **variables: str) -> Any:
-        return subprocess.run(
-            line,
-            cwd=tmp_path,
-            env=environ(**variables),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ended(line, tmp_path, **variables)
 
     return start
 

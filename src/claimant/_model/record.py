@@ -82,8 +82,8 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({said})"
 
 
-def _set(self: Any, name: str, value: object) -> NoReturn:
-    raise AttributeError(f"{self.__class__.__qualname__} is frozen: {name} cannot be set to {value!r}")
+def _set(self: Any, name: str, _value: object) -> NoReturn:
+    raise AttributeError(f"{self.__class__.__qualname__} is frozen: {name} cannot be set")
 
 
 def _delete(self: Any, name: str) -> NoReturn:

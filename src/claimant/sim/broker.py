@@ -51,7 +51,7 @@ class Broker:
         self.deliver(attempt.job)
 
     def ended(self, attempt: Attempt, result: Any, outcomes: Outcomes) -> None:
-        """A start ended: acknowledge its message where the work is done, and give it back where it is not."""
+        """A start ended: acknowledge its message where the work is done. Where it is not, it comes again in its time."""
         attempt.over = True
         if attempt.job.visibility_ms is None or not isinstance(result, Outcome) or result.kind in NOT_YET:
             return

@@ -39,6 +39,7 @@ from claimant.sim.world import World
 
 if TYPE_CHECKING:
     from claimant.sim.attempt import Attempt
+    from claimant.sim.broker import Broker
     from claimant.sim.ledger import SimLedger
     from claimant.sim.process import Process, Task
 
@@ -61,7 +62,7 @@ class Checks:
         self.dead: dict[str, int] = {}
         self.landed_ms: dict[str, int] = {}
         self.first_ms: dict[str, int] = {}
-        self.outage = 0
+        self.broker: Broker | None = None
 
     # -- what is asked of the store --------------------------------------------------------------------------------
 
@@ -412,6 +413,8 @@ class Checks:
         self._left_behind(task, attempt)
         self._waited(task, attempt)
         self.outcomes.ended(task, attempt, result, error, self.owner)
+        if self.broker is not None:
+            self.broker.ended(attempt, result, self.outcomes)
 
     def _left_behind(self, task: Task, attempt: Attempt) -> None:
         tenure = attempt.tenure

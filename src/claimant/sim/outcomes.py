@@ -15,7 +15,6 @@ from claimant.sim.world import World
 
 if TYPE_CHECKING:
     from claimant.sim.attempt import Attempt
-    from claimant.sim.broker import Broker
     from claimant.sim.database import GuardDatabase
     from claimant.sim.ledger import SimLedger
     from claimant.sim.process import Task
@@ -34,7 +33,6 @@ class Outcomes:
         self.bodies: dict[tuple[str, str], int] = {}
         self.booms: dict[tuple[str, str], int] = {}
         self.answers: list[tuple[Attempt, AnswerKind]] = []
-        self.broker: Broker | None = None
 
     def body_starts(self, attempt: Attempt) -> None:
         """The user's code is about to run."""
@@ -78,18 +76,6 @@ class Outcomes:
         owner: dict[str, tuple[str, Attempt | None]],
     ) -> None:
         """A start came to its outcome, or its body raised."""
-        self._ended(task, attempt, result, error, owner)
-        if self.broker is not None:
-            self.broker.ended(attempt, result, self)
-
-    def _ended(
-        self,
-        task: Task,
-        attempt: Attempt,
-        result: Any,
-        error: BaseException | None,
-        owner: dict[str, tuple[str, Attempt | None]],
-    ) -> None:
         world, job = self.world, attempt.job
         if error is not None:
             if error is attempt.boom:

@@ -44,13 +44,17 @@ def size(report: Report) -> tuple[int, int]:
     schedule = report.schedule
     parts = sum(len(job.starts) for job in schedule.jobs) + len(schedule.jobs) + len(schedule.processes)
     parts += sum(len(getattr(schedule, name)) for name in _LISTS)
-    parts += sum(bool(getattr(schedule, name)) for name in _CHANCES)
+    parts += sum(getattr(schedule, name) != plain for name, plain in _PLAIN.items())
     parts += sum(host != Host() for host in schedule.hosts)
     return parts, report.events
 
 
 _LISTS = ("store_windows", "ledger_windows", "blows", "failovers", "cuts", "interruptions", "fates")
-_CHANCES = ("network", "ledger_loss", "guard_loss", "cancels", "lag_ms")
+_PLAIN: dict[str, float | None] = {
+    **dict.fromkeys(("network", "ledger_loss", "guard_loss", "cancels", "ack_loss"), 0.0),
+    **dict.fromkeys(("lag_ms", "ledger_failover", "guard_failover")),
+}
+"""What may be left out as a whole, and what it is then."""
 
 
 def candidates(schedule: Schedule) -> Iterator[Schedule]:
@@ -64,9 +68,9 @@ def candidates(schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, name, ())
         for fewer in _without(found):
             yield _with(schedule, name, fewer)
-    for name in _CHANCES:
-        if getattr(schedule, name):
-            yield _with(schedule, name, None if name == "lag_ms" else 0.0)
+    for name, plain in _PLAIN.items():
+        if getattr(schedule, name) != plain:
+            yield _with(schedule, name, plain)
     for at, job in enumerate(schedule.jobs):
         for less in _lesser(job):
             yield replace(schedule, jobs=(*schedule.jobs[:at], less, *schedule.jobs[at + 1 :]))
@@ -89,6 +93,7 @@ def _lesser(job: SimJob) -> Iterator[SimJob]:
         ("beats", 0),
         ("attempts", 1),
         ("stall_after_ms", None),
+        ("visibility_ms", None),
     ):
         if getattr(job, name) != plain:
             change: dict[str, Any] = {name: plain}

@@ -178,7 +178,7 @@ class Simulation:
             job.name: lease_key("sim", job.name, (job.key,) if job.key else ()) for job in schedule.jobs
         }
         self.broker = Broker(world, schedule, self.guard, self._deliver)
-        self.checks.outcomes.broker = self.broker
+        self.checks.broker = self.broker
         self.attempts = 0
         self.triggered: dict[str, int] = {}
 

@@ -50,6 +50,9 @@ def setting(schedule: Schedule) -> Iterator[str]:
         yield f"the store's replica is {schedule.lag_ms} ms behind; its nodes' clocks are {schedule.node_skews} ms wrong"
     yield from (_window("nothing reaches the replica:", cut) for cut in schedule.cuts)
     yield from map(_failover, schedule.failovers)
+    for name, lost in (("ledger", schedule.ledger_failover), ("guard's database", schedule.guard_failover)):
+        if lost is not None:
+            yield f"{lost.at_ms:>7} ms  the {name} forgets what it committed in the {lost.lost_ms} ms before"
     for blow in schedule.blows:
         yield f"{blow.at_ms:>7} ms  the store: {blow.harm.value}"
     for each in schedule.interruptions:
@@ -60,6 +63,7 @@ def setting(schedule: Schedule) -> Iterator[str]:
         ("the ledger's answer is lost", schedule.ledger_loss),
         ("the guard's connection breaks", schedule.guard_loss),
         ("a waiting start is cancelled", schedule.cancels),
+        ("a message's acknowledgement is lost", schedule.ack_loss),
     ):
         if likely:
             yield f"one time in {round(1 / likely)} {name}"
@@ -77,9 +81,9 @@ def _job(job: SimJob) -> str:
         else ", guarded"
     )
     starts = ", ".join(f"{at_ms} ms on {process}" for at_ms, process in job.starts)
-    return (
-        f"{job.name} ({what}; {job.stake.value}{guarded}; lifetime {job.lifetime_ms} ms): started at {starts}"
-    )
+    again = "" if job.visibility_ms is None else f"; its message comes again after {job.visibility_ms} ms"
+    about = f"{what}; {job.stake.value}{guarded}; lifetime {job.lifetime_ms} ms{again}"
+    return f"{job.name} ({about}): started at {starts}"
 
 
 def _window(what: str, window: Window) -> str:

@@ -198,6 +198,8 @@ class StoreSuite:
         assert sheet.name
         assert sheet.deadline_clock
         assert 1 <= sheet.resolution_ms <= sheet.shortest_ms < sheet.longest_ms
+        assert 0 <= sheet.early_ms < sheet.shortest_ms
+        assert sheet.late_ms >= 0
         assert asked.store.deadline_ms > 0
         assert asked.store.address
         assert not (sheet.host_local and sheet.name == "redis")
@@ -245,9 +247,9 @@ class StoreSuite:
         assert reply.remaining_ms <= MINUTE_MS - 20 + asked.store.capabilities.resolution_ms
 
     def test_a_lease_lives_for_its_lifetime(self, asked: Asked) -> None:
-        """Started at ten phases, each lease lapses within [lifetime - resolution, lifetime + late], by itself."""
-        resolution_ms = asked.store.capabilities.resolution_ms
-        lifetime_ms = max(self.short_ms, resolution_ms)
+        """Started at ten phases, each lease lapses within [lifetime - early, lifetime + late] of its sheet, by itself."""
+        sheet = asked.store.capabilities
+        lifetime_ms = max(self.short_ms, sheet.resolution_ms)
         names = [f"phase{at}" for at in range(10)]
         began: dict[str, int] = {}
         granted: dict[str, int] = {}
@@ -261,12 +263,14 @@ class StoreSuite:
             for name in set(names) - gone.keys():
                 before = self.clock_ms()
                 if isinstance(asked.call(Peek(name, soon())), Held):
-                    assert before - granted[name] <= lifetime_ms + self.late_ms, "it outlives its lifetime"
+                    late_ms = sheet.late_ms + self.late_ms
+                    assert before - granted[name] <= lifetime_ms + late_ms, "it outlives its lifetime"
                 else:
                     gone[name] = self.clock_ms()
             self.pass_ms(3)
         for name in names:
-            assert gone[name] - began[name] >= lifetime_ms - resolution_ms, "it lapsed early"
+            # One more for the two whole milliseconds that were read.
+            assert gone[name] - began[name] >= lifetime_ms - sheet.early_ms - 1, "it lapsed early"
 
     def test_a_lapsed_name_can_be_claimed(self, asked: Asked) -> None:
         """When a lease has lapsed, the next create with another token is granted."""
